@@ -1,0 +1,3 @@
+"""The Celery integration of anarchon-tasks."""
+
+from __future__ import annotations
