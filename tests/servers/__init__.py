@@ -1,0 +1,27 @@
+"""Real servers, faulty networks and owned subprocesses for the tests.
+
+Everything listens on 127.0.0.1, on a port and in a directory of its own, and is ended by the code that started it.
+"""
+
+from __future__ import annotations
+
+from tests.servers._missing import missing
+from tests.servers._ports import accepts_connections, free_port
+from tests.servers._process import OwnedProcess, ProcessOwner, ServerProcess
+from tests.servers._proxy import TcpProxy
+from tests.servers._redis import RedisServer, ValkeyServer, answers_ping
+from tests.servers._waiting import poll_until
+
+__all__ = [
+    "OwnedProcess",
+    "ProcessOwner",
+    "RedisServer",
+    "ServerProcess",
+    "TcpProxy",
+    "ValkeyServer",
+    "accepts_connections",
+    "answers_ping",
+    "free_port",
+    "missing",
+    "poll_until",
+]
