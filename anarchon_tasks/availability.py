@@ -1,0 +1,65 @@
+"""Whether the store or the broker answers: a state with two edges, each told once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from anarchon_tasks import events
+
+if TYPE_CHECKING:
+    from anarchon_tasks.clock import Clock
+
+logger = logging.getLogger("anarchon_tasks")
+
+
+class Availability:
+    """Remembers since when something does not answer, and says so once when it stops and once when it returns."""
+
+    def __init__(self, what: str, *, clock: Clock, tell: events.Events) -> None:
+        self.what = what
+        self._clock = clock
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._down_since: float | None = None
+        self._up_since: float | None = None
+
+    @property
+    def down(self) -> bool:
+        """Whether the last try failed."""
+        return self._down_since is not None
+
+    def down_for(self) -> float:
+        """Return for how many seconds it has not answered; 0 when it does."""
+        since = self._down_since
+        return 0.0 if since is None else self._clock.monotonic() - since
+
+    def up_for(self) -> float:
+        """Return for how many seconds it has answered since its last outage; infinite when there was none."""
+        since = self._up_since
+        return float("inf") if since is None else self._clock.monotonic() - since
+
+    def failed(self, error: BaseException | str) -> None:
+        """Note that a try failed."""
+        with self._lock:
+            if self._down_since is not None:
+                return
+            self._down_since = self._clock.monotonic()
+        logger.warning("%s does not answer: %s", self.what, error, extra={"anarchon": {"event": f"{self.what}-down"}})
+        self._tell.emit(events.Down(what=self.what, error=str(error)))
+
+    def answered(self) -> None:
+        """Note that a try succeeded."""
+        if self._down_since is None:
+            return
+        with self._lock:
+            since, self._down_since = self._down_since, None
+            if since is None:
+                return
+            self._up_since = now = self._clock.monotonic()
+        seconds = now - since
+        logger.warning(
+            "%s answers again after %.1f s", self.what, seconds, extra={"anarchon": {"event": f"{self.what}-up"}}
+        )
+        self._tell.emit(events.Up(what=self.what, seconds=seconds))
