@@ -1,0 +1,81 @@
+"""The seam between the scheduler and the engine that carries its messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from anarchon_tasks.model import RunRef, Trigger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from anarchon_tasks.header import Header
+    from anarchon_tasks.jobs import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """One message to publish: the attempt of a run that this instance holds a claim of."""
+
+    job: Job
+    ref: RunRef
+    attempt: int
+    token: int
+    trigger: Trigger
+    message_id: str
+    header: Header
+    due_ms: int
+    expires_ms: int | None = None
+    """Not to be started after this instant. Only on the first publish of a first attempt."""
+
+
+class Sent(StrEnum):
+    """What became of a message."""
+
+    CONFIRMED = "confirmed"
+    """The broker has it, as surely as it can tell."""
+    FAILED = "failed"
+    """The broker does not have it."""
+    UNKNOWN = "unknown"
+    """It may have it: the connection was lost after the message was sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one envelope."""
+
+    envelope: Envelope
+    sent: Sent
+    task_id: str = ""
+    eta_ms: int = 0
+    """When workers will see the message, if later than now (a countdown)."""
+    error: str | None = None
+    broker_down: bool = False
+    """The broker itself does not answer: the next message would fare no better."""
+
+
+class Publisher(Protocol):
+    """Sends messages to one engine's broker. Called from one thread at a time."""
+
+    def publish(self, envelopes: Iterable[Envelope]) -> Iterator[Outcome]:
+        """Send each envelope when it is drawn, and yield its outcome before the next one is drawn.
+
+        The envelopes come lazily, since the scheduler looks before each whether the claim is still its own. Nothing
+        raises: an error is an outcome. One envelope takes seconds at most, also when the broker hangs.
+        """
+        ...
+
+    def probe(self) -> str | None:
+        """Try to reach a broker that did not answer, within seconds.
+
+        Returns:
+            None when it answers, else the error.
+
+        """
+        ...
+
+    def close(self) -> None:
+        """Close what was opened. Idempotent."""
+        ...
