@@ -1,0 +1,34 @@
+"""Sphinx configuration. `make docs` builds without the network, and a warning is an error."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as version_of
+
+project = "anarchon-tasks"
+author = "The anarchon-tasks authors"
+project_copyright = "The anarchon-tasks authors"
+release = version = version_of("anarchon-tasks")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build"]
+
+# Pages are plain Markdown: colon fences for notes, definition lists for reference tables, anchors down to `###`.
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+nitpicky = True
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+python_use_unqualified_type_names = True
+
+html_theme = "furo"
+html_title = f"anarchon-tasks {release}"
+
+# Copy the commands of a console block, not their output.
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
