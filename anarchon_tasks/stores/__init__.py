@@ -1,0 +1,162 @@
+"""Stores: where claims, leases and the account of runs live.
+
+A store is named by a URL, by a backend (`SqliteBackend("jobs.db")`), or is handed in ready-made. Nothing here loads a
+driver before a store that needs it is opened.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from anarchon_tasks.errors import ConfigError
+from anarchon_tasks.stores import _urls
+from anarchon_tasks.stores._backends import Backend, MemoryBackend, SqliteBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anarchon_tasks.stores.base import LeaseStore
+    from anarchon_tasks.stores.redis import RedisBackend, ValkeyBackend
+
+__all__ = [
+    "Backend",
+    "MemoryBackend",
+    "RedisBackend",
+    "SqliteBackend",
+    "ValkeyBackend",
+    "backend_from_url",
+    "from_url",
+    "open_store",
+]
+
+_LAZY = {"RedisBackend": "anarchon_tasks.stores.redis", "ValkeyBackend": "anarchon_tasks.stores.redis"}
+# Scheme of a URL: the backend's name, and the extra that brings its driver.
+_SCHEMES = {
+    "memory": ("MemoryBackend", ""),
+    "redis": ("RedisBackend", "redis"),
+    "rediss": ("RedisBackend", "redis"),
+    "sqlite": ("SqliteBackend", ""),
+    "unix": ("RedisBackend", "redis"),
+    "valkey": ("ValkeyBackend", "valkey"),
+    "valkeys": ("ValkeyBackend", "valkey"),
+}
+_NOT_YET = {
+    "amqp": "RabbitMQ",
+    "amqps": "RabbitMQ",
+    "nats": "NATS",
+    "postgres": "PostgreSQL",
+    "postgresql": "PostgreSQL",
+    "tls": "NATS",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load the backends of optional drivers when they are asked for."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def backend_from_url(url: str, **options: object) -> Backend:
+    """Return the backend that a URL names.
+
+    Args:
+        url: `sqlite:///path`, `redis://`, `rediss://`, `valkey://`, `valkeys://`, `unix://` (a Redis socket) or
+            `memory://`. Options of the backend may stand in its query: `sqlite:///jobs.db?table=billing`.
+        options: The same options as arguments.
+
+    Raises:
+        ConfigError: The scheme is not known, an option is not one of that store, or the driver is not installed.
+
+    """
+    scheme = _urls.scheme_of(url)
+    if scheme not in _SCHEMES:
+        raise ConfigError(_unknown_scheme(url, scheme))
+    name, extra = _SCHEMES[scheme]
+    try:
+        make = cast("Callable[..., Backend]", globals().get(name) or __getattr__(name))
+        return _made(make, scheme, url, options)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("anarchon_tasks"):
+            raise
+        raise _missing_driver(url, extra) from error
+
+
+def from_url(url: str, **options: object) -> LeaseStore:
+    """Return the store that a URL names. It connects at its first call.
+
+    Args:
+        url: See `backend_from_url`.
+        options: See `backend_from_url`.
+
+    Raises:
+        ConfigError: The scheme is not known, an option is not one of that store, or the driver is not installed.
+
+    """
+    backend = backend_from_url(url, **options)
+    try:
+        return backend.open()
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("anarchon_tasks"):
+            raise
+        raise _missing_driver(url, _SCHEMES[_urls.scheme_of(url)][1]) from error
+
+
+def open_store(value: str | Backend | LeaseStore, **options: object) -> LeaseStore:
+    """Return the store that a setting means: a URL, a backend, or a store, which is returned as it is.
+
+    Args:
+        value: The setting.
+        options: More options of the store, for a URL only.
+
+    Raises:
+        ConfigError: The setting is none of these, or has options that have no place.
+
+    """
+    if isinstance(value, str):
+        return from_url(value, **options)
+    if options:
+        name, option = next(iter(options.items()))
+        raise ConfigError(f"{name}={option!r} has no place beside {type(value).__name__}: give it to that object")
+    if isinstance(value, type) or not (hasattr(value, "open") or hasattr(value, "claim")):
+        raise ConfigError(
+            f"{value!r} is not a store: give a URL ({_known_schemes()}), a backend such as SqliteBackend('jobs.db'), "
+            "or a store"
+        )
+    return value.open() if hasattr(value, "open") else value
+
+
+def _made(make: Callable[..., Backend], scheme: str, url: str, options: dict[str, object]) -> Backend:
+    names = [name for name in inspect.signature(make).parameters if not name.startswith("_")]
+    ours = names if scheme == "memory" else names[1:]
+    for name, value in options.items():
+        if name not in ours:
+            raise ConfigError(f"{name}={value!r} is not an option of {scheme}:// stores; {_urls.known(ours)}")
+    if scheme == "memory":
+        if url.lower().partition(":")[2] not in {"", "//"}:
+            raise ConfigError(f"{url} has too much in it: write memory://")
+        return make(**options)
+    rest, in_url = _urls.split_options(url, ours=ours, driver=None)
+    return make(rest, **_urls.merged(url, in_url, options))
+
+
+def _known_schemes() -> str:
+    return ", ".join(f"{scheme}://" for scheme in sorted(_SCHEMES))
+
+
+def _unknown_scheme(url: str, scheme: str) -> str:
+    shown = _urls.without_password(url)
+    if scheme in _NOT_YET:
+        return (
+            f"{shown}: {_NOT_YET[scheme]} stores are not available in this version; the known schemes are: "
+            f"{_known_schemes()}"
+        )
+    what = f"the scheme {scheme!r} is not known" if scheme else "the store's URL has no scheme"
+    return f"{shown}: {what}; the known schemes are: {_known_schemes()}"
+
+
+def _missing_driver(url: str, extra: str) -> ConfigError:
+    shown = _urls.without_password(url)
+    return ConfigError(f"{shown} needs a driver that is not installed: pip install 'anarchon-tasks[{extra}]'")
