@@ -1,0 +1,1 @@
+"""A model of the run protocol, explored state by state."""
