@@ -224,7 +224,7 @@ class Job:
         if options.spread_ms:
             due += _hash(namespace, self.name) % options.spread_ms
         if options.jitter_ms:
-            due += _hash(namespace, self.name, slot) % options.jitter_ms
+            due += _hash(namespace, self.name, slot) % max(1, min(options.jitter_ms, self.gap_ms(slot)))
         return due
 
     def gap_ms(self, slot: int) -> int:

@@ -196,6 +196,10 @@ def claim(account: Account, ask: Claim, now: int) -> ClaimAnswer:
     if floor is None:
         return ClaimAnswer(kind=ClaimKind.UNREGISTERED)
     state = account.get(ask.ref)
+    if state is not None and ask.trigger is Trigger.SCHEDULE and floor == ask.floor < ask.ref.slot:
+        # A worker brought the run back after the store had lost it: put the slot on the account.
+        _settle_ranges(account, ask)
+        _raise_floor(account, ask)
     answer = _claim_new(account, ask, floor, now) if state is None else _claim_known(account, ask, state, now)
     return answer if answer is not None else _busy(account, state, now)
 
