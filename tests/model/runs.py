@@ -79,10 +79,12 @@ class Runs:
     def steps(self, state: State) -> list[Step[State]]:
         """Return everything that may happen next."""
         steps = list(self._time(state))
-        for index in range(len(state.schedulers)):
-            steps.extend(self._scheduler(state, index))
-        for index in range(len(state.workers)):
-            steps.extend(self._worker(state, index))
+        for index, scheduler in enumerate(state.schedulers):
+            if scheduler not in state.schedulers[:index]:
+                steps.extend(self._scheduler(state, index))
+        for index, worker in enumerate(state.workers):
+            if worker not in state.workers[:index]:
+                steps.extend(self._worker(state, index))
         if state.faults:
             steps.extend(self._faults(state))
         return steps
@@ -202,6 +204,9 @@ class Runs:
                 yield from self._receive(state, index, slot)
             return
         yield self._go_on(state, index, worker)
+        if worker.phase == "finish" and self._may(state, "kill worker"):
+            label, after, _ = self._go_on(state, index, worker)
+            yield Step(f"{label}, killed before the ack, message redelivered", after.send(worker.slot).fault(), fault=True)
         if self._may(state, "kill worker"):
             yield from self._kill(state, index, worker, reported=False)
         if self._may(state, "report") and worker.token != NOBODY:
@@ -233,11 +238,8 @@ class Runs:
             after = state.fact(slot, facts._replace(bodies=min(facts.bodies + 1, 2)))
             follows = worker._replace(phase="finish") if self.world.tracked else FREE
             return Step(f"W{index}: the body of slot {slot + 1} ends", after.worker(index, follows))
-        if phase == "finish":
-            answer, after = store.finish(self.rules, state, slot, token)
-            label = f"W{index}: finish slot {slot + 1} token {token} -> {answer}"
-            return Step(label, after.worker(index, Worker("ack", slot)))
-        return Step(f"W{index}: acknowledges", state.worker(index, FREE))
+        answer, after = store.finish(self.rules, state, slot, token)
+        return Step(f"W{index}: finish slot {slot + 1} token {token} -> {answer}", after.worker(index, FREE))
 
     def _repeat(self, state: State, index: int, worker: Worker) -> Step[State]:
         _, slot, _, token = worker

@@ -153,7 +153,7 @@ class Scheduler(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """What a worker is about to do: `repeat` its begin, `run` the body, `finish` or `ack`."""
+    """What a worker is about to do: `repeat` its begin, `run` the body, or `finish`."""
 
     phase: str = "idle"
     slot: int = 0
