@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
@@ -12,6 +11,8 @@ from anarchon_tasks.errors import ConfigError
 from anarchon_tasks.stores import _urls
 
 if TYPE_CHECKING:
+    import os
+
     from anarchon_tasks.clock import Clock
     from anarchon_tasks.stores.base import LeaseStore
 

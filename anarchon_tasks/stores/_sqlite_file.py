@@ -1,0 +1,316 @@
+"""The file of an SQLite store: connections, transactions, the tables, and what its errors mean."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sqlite3
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from anarchon_tasks.clock import SystemClock
+from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
+from anarchon_tasks.stores import _mounts, _sql
+from anarchon_tasks.stores.base import FORMAT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+log = logging.getLogger("anarchon_tasks.stores")
+
+# Equal for all stores and each with a suffix of its own; `present` finds what another table put in their way.
+_NAMES = {
+    "runs": "",
+    "state": "_state",
+    "state_open": "_state_open",
+    "state_wake": "_state_wake",
+    "jobs": "_jobs",
+    "definitions": "_definitions",
+    "queues": "_queues",
+    "format": "_format",
+}
+_IDLE = 8
+_WAL_RETRY_S = 0.01
+
+
+class SqliteFile:
+    """Gives out connections, one user at a time each, and never one that was opened before a fork."""
+
+    def __init__(self, path: Path, *, table: str, busy_timeout_s: float) -> None:
+        self.path = path
+        self.table = table
+        self.busy_timeout_s = busy_timeout_s
+        self._names = {name: table + suffix for name, suffix in _NAMES.items()}
+        self._identifiers = {name: _sql.quoted(real) for name, real in self._names.items()}
+        self._schema = [text.format(**self._identifiers) for text in _sql.load("sqlite/schema.sql").values()]
+        self._texts = _sql.load("sqlite/statements.sql")
+        self.sql = {name: self._filled(name, 1) for name in self._texts}
+        """The statements; those that take several parameters, for one."""
+        self._for_many: dict[tuple[str, int], str] = {}
+        self._pool = _Pool()
+        self._warned = False
+
+    def for_many(self, statement: str, count: int) -> str:
+        """Return a statement that takes this many parameters."""
+        text = self._for_many.get((statement, count))
+        if text is None:
+            text = self._for_many[statement, count] = self._filled(statement, count)
+        return text
+
+    def _filled(self, statement: str, count: int) -> str:
+        return self._texts[statement].format(**self._identifiers, marks=", ".join("?" * count))
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """Run a transaction that holds the write lock from its beginning."""
+        with self._transaction("BEGIN IMMEDIATE") as db:
+            yield db
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """Run a transaction that sees one moment of the store."""
+        with self._transaction("BEGIN") as db:
+            yield db
+
+    def close(self) -> None:
+        """Close every connection that is not in use, and the others after their use."""
+        pool, self._pool = self._own_pool(), _Pool()
+        pool.close()
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        pool = self._own_pool()
+        try:
+            connection = pool.take(self.path) or self._open(pool)
+        except sqlite3.Error as error:
+            raise self._meaning(error) from error
+        usable = True
+        try:
+            connection.db.execute(begin)
+            self._check_format(connection.db)
+            yield connection.db
+            connection.db.execute("COMMIT")
+        except sqlite3.Error as error:
+            usable = self._rolled_back(connection.db)
+            raise self._meaning(error) from error
+        except BaseException:
+            usable = self._rolled_back(connection.db)
+            raise
+        finally:
+            pool.give_back(connection, usable=usable)
+
+    @staticmethod
+    def _rolled_back(db: sqlite3.Connection) -> bool:
+        with suppress(sqlite3.Error):
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            return True
+        return False
+
+    def _own_pool(self) -> _Pool:
+        pool = self._pool
+        if pool.pid != os.getpid():
+            pool.abandon()
+            pool = self._pool = _Pool()
+        return pool
+
+    def _open(self, pool: _Pool) -> _Connection:
+        self._check_place()
+        db = sqlite3.connect(self.path, timeout=self.busy_timeout_s, isolation_level=None, check_same_thread=False)
+        connection = _Connection(db)
+        pool.add(connection)
+        try:
+            fresh = not self._check_names(db)
+            self._prepare(db)
+            if fresh:
+                self._create(db)
+            connection.identity = _identity(self.path)
+        except BaseException:
+            pool.give_back(connection, usable=False)
+            raise
+        self._warn_of_network()
+        return connection
+
+    # --- the tables --------------------------------------------------------------------------------------------------
+
+    def _check_names(self, db: sqlite3.Connection) -> bool:
+        """Say whether our tables are there; refuse those of others and of newer versions. Writes nothing."""
+        wanted = list(self._names.values())
+        found = {name for (name,) in db.execute(self.for_many("present", len(wanted)), wanted)}
+        if not found:
+            return False
+        if found != set(wanted):
+            raise StoreError(
+                f"{self.path} holds {', '.join(sorted(found))}, which are not tables of an anarchon-tasks store with "
+                f"table={self.table!r}: choose another table name"
+            )
+        self._check_format(db)
+        return True
+
+    def _check_format(self, db: sqlite3.Connection) -> None:
+        row = db.execute(self.sql["format"]).fetchone()
+        if row is None or row[1] != self.table:
+            raise StoreError(
+                f"{self.path} holds {self._names['format']}, which does not belong to a store with "
+                f"table={self.table!r}: choose another table name"
+            )
+        if row[0] > FORMAT:
+            raise StoreFormatError(
+                f"{self.path} has the store format {row[0]} and this version reads up to {FORMAT}: upgrade "
+                "anarchon-tasks here; the file was left untouched"
+            )
+
+    def _create(self, db: sqlite3.Connection) -> None:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            if not self._check_names(db):
+                for statement in self._schema:
+                    db.execute(statement)
+                db.execute(self.sql["write_format"], (FORMAT, self.table))
+            db.execute("COMMIT")
+        except BaseException:
+            self._rolled_back(db)
+            raise
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        """Switch to write-ahead logging, written through at each commit.
+
+        Processes that switch at once can be told "locked" without having waited, so this waits by itself.
+        """
+        clock, pause = SystemClock(), threading.Event()
+        deadline = clock.monotonic() + self.busy_timeout_s
+        while True:
+            try:
+                mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+                break
+            except sqlite3.OperationalError as error:
+                if _code(error) != sqlite3.SQLITE_BUSY or clock.monotonic() > deadline:
+                    raise
+                clock.wait(pause, _WAL_RETRY_S)
+        if mode != "wal":
+            log.warning("sqlite_no_wal", extra={"path": str(self.path), "journal_mode": mode})
+        db.execute("PRAGMA synchronous = FULL")
+
+    # --- the place ---------------------------------------------------------------------------------------------------
+
+    def _check_place(self) -> None:
+        if self.path.is_dir():
+            raise StoreUnavailable(f"{self.path} is a directory: give the path of a file in it")
+        if not self.path.parent.is_dir():
+            raise StoreUnavailable(f"the directory {self.path.parent} does not exist: create it, or correct the path")
+
+    def _warn_of_network(self) -> None:
+        kind = None if self._warned else _mounts.network_filesystem(self.path)
+        self._warned = True
+        if kind is not None:
+            log.warning(
+                "sqlite_on_network_filesystem: %s is on %s, whose locks do not hold between hosts; "
+                "use Redis or Valkey for more than one host",
+                self.path,
+                kind,
+                extra={"path": str(self.path), "filesystem": kind},
+            )
+
+    def _meaning(self, error: sqlite3.Error) -> StoreError:
+        """Say what an error of SQLite means, and what to do."""
+        what = str(error)
+        match _code(error):
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return StoreUnavailable(
+                    f"{self.path} was locked by another process for {self.busy_timeout_s:g} s ({what}): look for a "
+                    "process that keeps a transaction open, or that is stopped in one"
+                )
+            case sqlite3.SQLITE_FULL:
+                return StoreUnavailable(f"no space is left for {self.path} ({what}): free some on its disk")
+            case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+                return StoreUnavailable(
+                    f"{self.path} cannot be written ({what}): give this user write permission for the file and its "
+                    "directory"
+                )
+            case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_AUTH:
+                return StoreUnavailable(
+                    f"{self.path} cannot be opened ({what}): give this user read and write permission for the file "
+                    "and its directory"
+                )
+            case sqlite3.SQLITE_NOTADB:
+                return StoreError(f"{self.path} is not an SQLite database ({what}): give the path of another file")
+            case sqlite3.SQLITE_CORRUPT:
+                return StoreError(f"{self.path} is damaged ({what}): restore it from a backup, or move it away")
+            case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_NOMEM | sqlite3.SQLITE_PROTOCOL:
+                return StoreUnavailable(f"{self.path} cannot be read or written ({what}): look at its disk")
+        return StoreError(f"{self.path}: {what}")
+
+
+class _Connection:
+    """A connection and the file that it was opened on."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+        self.identity: tuple[int, int] | None = None
+
+
+class _Pool:
+    """The connections of one process. Each has one user at a time; the last one given back is taken first."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._lock = threading.Lock()
+        self._idle: list[_Connection] = []
+        self._every: set[_Connection] = set()
+        self._closed = False
+
+    def add(self, connection: _Connection) -> None:
+        with self._lock:
+            self._every.add(connection)
+
+    def take(self, path: Path) -> _Connection | None:
+        """Return an idle connection to the file that is now at the path; close those to one that was there before."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if connection.identity == _identity(path):
+                return connection
+            self.give_back(connection, usable=False)
+
+    def give_back(self, connection: _Connection, *, usable: bool) -> None:
+        with self._lock:
+            if usable and not self._closed and len(self._idle) < _IDLE:
+                self._idle.append(connection)
+                return
+            self._every.discard(connection)
+        connection.db.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            self._every.difference_update(idle)
+        for connection in idle:
+            connection.db.close()
+
+    def abandon(self) -> None:
+        """Never close these connections: they belong to the process that this one was forked from.
+
+        Closing one here, if only by forgetting it or at exit, could remove the write-ahead log under the other
+        process. So the set gets a reference that nobody gives back.
+        """
+        if self._every:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._every))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Return the primary result code; the extended ones carry more in their higher bits."""
+    return int(getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
