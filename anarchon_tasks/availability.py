@@ -51,7 +51,7 @@ class Availability:
 
     def answered(self) -> None:
         """Note that a try succeeded."""
-        if self._down_since is None:
+        if not self.down:
             return
         with self._lock:
             since, self._down_since = self._down_since, None

@@ -22,6 +22,7 @@ MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
 NAME_LIMIT = 1_000
+COUNT_LIMIT = 1_000_000
 
 NOT_YET = frozenset({"catch_up", "catch_up_limit", "timeout", "exclude", "persist"})
 """Options of the design that this version does not have: refused by name, never ignored."""
@@ -129,7 +130,7 @@ def _check(name: str, value: Any) -> tuple[str, Any]:  # noqa: ANN401 - whatever
 
 def _word(name: str, value: object, kind: type[E]) -> E:
     try:
-        return kind(value)
+        return kind(str(value))
     except ValueError:
         known = ", ".join(repr(member.value) for member in kind)
         later = " ('buffer' and 'replace' are not available in this version)" if kind is Overlap else ""
@@ -138,8 +139,8 @@ def _word(name: str, value: object, kind: type[E]) -> E:
 
 
 def _count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
-        message = f"{name}={value!r} must be a whole number from 1 to 1000000"
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= COUNT_LIMIT:
+        message = f"{name}={value!r} must be a whole number from 1 to {COUNT_LIMIT}"
         raise ConfigError(message)
     return value
 
@@ -289,5 +290,3 @@ def _hash(*parts: object) -> int:
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-
-

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from anarchon_tasks.model import RunRef, Trigger
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from anarchon_tasks.header import Header
     from anarchon_tasks.jobs import Job
+    from anarchon_tasks.model import RunRef, Trigger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

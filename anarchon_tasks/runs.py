@@ -21,13 +21,13 @@ from anarchon_tasks._backoff import Backoff
 from anarchon_tasks.availability import Availability
 from anarchon_tasks.clock import Clock, SystemClock
 from anarchon_tasks.errors import LeaseLost, StoreUnavailable
-from anarchon_tasks.model import Reason, RunRef, Status, Trigger
 from anarchon_tasks.stores.base import Beat, Begin, BeginKind, Delivered, Finish, Park
 
 if TYPE_CHECKING:
     from contextvars import Token
 
     from anarchon_tasks.header import Header
+    from anarchon_tasks.model import Reason, RunRef, Status, Trigger
     from anarchon_tasks.stores.base import BeginAnswer, LeaseStore
 
 logger = logging.getLogger("anarchon_tasks.run")
@@ -140,7 +140,7 @@ class Keeper:
 
     """
 
-    def __init__(  # noqa: PLR0913 - collaborators come in by name
+    def __init__(
         self,
         store: LeaseStore,
         *,
@@ -270,9 +270,7 @@ class Keeper:
         """
         self._here()
         self._let_go(run)
-        item = Park(
-            ref=run.ref, token=run.token, eta_ms=eta_ms, start_timeout_ms=run.header.start_timeout_ms
-        )
+        item = Park(ref=run.ref, token=run.token, eta_ms=eta_ms, start_timeout_ms=run.header.start_timeout_ms)
         try:
             return self.store.park([item]).answers[0]
         except StoreUnavailable as error:
@@ -313,7 +311,7 @@ class Keeper:
         self._told(run, end, accepted=accepted)
         return accepted
 
-    def report(  # noqa: PLR0913 - the parts of one report
+    def report(
         self,
         header: Header,
         delivered: Delivered,
@@ -351,9 +349,7 @@ class Keeper:
 
     def _told(self, run: CurrentRun, end: Finish, *, accepted: bool) -> None:
         self.events.emit(
-            events.Ended(
-                ref=run.ref, attempt=run.attempt, token=run.token, status=end.status.value, accepted=accepted
-            )
+            events.Ended(ref=run.ref, attempt=run.attempt, token=run.token, status=end.status.value, accepted=accepted)
         )
         if not accepted:
             logger.warning(

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from anarchon_tasks.clock import Clock, SystemClock
-from anarchon_tasks.model import Run, RunRef
 from anarchon_tasks.stores import rules
 from anarchon_tasks.stores.base import (
     Beat,
@@ -30,6 +29,8 @@ from anarchon_tasks.stores.base import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from anarchon_tasks.model import Run, RunRef
 
 Q = TypeVar("Q")
 A = TypeVar("A")

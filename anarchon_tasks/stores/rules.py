@@ -7,7 +7,7 @@ not be left out, and what breaks without it, is explained in `docs/explanation/p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from anarchon_tasks.model import OPEN, Reason, Run, RunRef, Status, Trigger
@@ -337,9 +337,9 @@ def _recover_queued(account: Account, ask: Claim, state: RunState, now: int) -> 
     end: tuple[Status, Reason] | None = None
     if state.deadline is not None and now > state.deadline and state.attempt == 1:
         end = Status.EXPIRED, Reason.DEADLINE
-    elif policy.delivery is Delivery.AT_MOST_ONCE:
-        end = Status.LOST, Reason.NEVER_STARTED
-    elif state.publishes >= policy.max_attempts and ask.queue_begun_ms > (state.enqueued_at or 0):
+    elif policy.delivery is Delivery.AT_MOST_ONCE or (
+        state.publishes >= policy.max_attempts and ask.queue_begun_ms > (state.enqueued_at or 0)
+    ):
         end = Status.LOST, Reason.NEVER_STARTED
     if end is None:
         return None
@@ -374,9 +374,7 @@ def _grant_claim(account: Account, state: RunState, ask: Claim, now: int) -> Non
     account.put(state)
 
 
-def _settle(
-    account: Account, ask: Claim, state: RunState, kind: ClaimKind, reason: Reason, now: int
-) -> ClaimAnswer:
+def _settle(account: Account, ask: Claim, state: RunState, kind: ClaimKind, reason: Reason, now: int) -> ClaimAnswer:
     status = Status.SKIPPED if kind is ClaimKind.OVERLAP else Status.MISSED
     _end(account, state, status, now, reason, ask.policy.history_size)
     _raise_floor(account, ask)
@@ -412,9 +410,7 @@ def _trim(account: Account, policy: Policy, now: int) -> None:
             account.job.trimmed = max(account.job.trimmed, state.ref.slot)
 
 
-def _end(
-    account: Account, state: RunState, status: Status, now: int, reason: Reason | None, history_size: int
-) -> None:
+def _end(account: Account, state: RunState, status: Status, now: int, reason: Reason | None, history_size: int) -> None:
     state.status, state.reason, state.finished_at = status, reason, now
     state.lease_until = state.not_before = 0
     account.put(state)

@@ -1,0 +1,1 @@
+"""The background loops of a scheduler, one module each."""

@@ -1,0 +1,338 @@
+"""The loop that asks for slots and publishes what it won.
+
+All that it knows of its jobs is touched by its own thread only; others leave notes in its inbox.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import uuid
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anarchon_tasks import events
+from anarchon_tasks._backoff import Backoff
+from anarchon_tasks.errors import StoreUnavailable
+from anarchon_tasks.model import Reason, RunRef, Status, Trigger
+from anarchon_tasks.planning import next_due, plan
+from anarchon_tasks.stores.base import Claim, ClaimAnswer, ClaimKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from anarchon_tasks._loops.dispatch import Dispatch, WonRun
+    from anarchon_tasks.clock import Clock
+    from anarchon_tasks.jobs import Job
+    from anarchon_tasks.link import StoreLink
+    from anarchon_tasks.planning import Plan
+    from anarchon_tasks.tracking import Tracking
+
+logger = logging.getLogger("anarchon_tasks.scheduler")
+
+OUTAGE_ENDS_MS = 5_000
+"""Failures no further apart than this are one outage; one that ended no longer ago may have made a slot late."""
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """What the loop knows of one job."""
+
+    job: Job
+    since_ms: int
+    """Since when this instance answers for the job."""
+    floor: int | None = None
+    wake: int = 0
+    """Identifies the row's valid entry in the heap."""
+    waiting: bool = False
+    """Its slot waits for an earlier run of the job."""
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    row: _Row
+    claim: Claim
+    gap_ms: int
+    recovery: bool = False
+
+
+class Claimer:
+    """Asks for due slots in batches, dispatches what it wins, and takes over runs whose lease is over."""
+
+    def __init__(
+        self,
+        *,
+        link: StoreLink,
+        dispatch: Dispatch,
+        tracking: Tracking,
+        instance: str,
+        clock: Clock,
+        tell: events.Events,
+        register: Callable[[Job, int | None], None],
+    ) -> None:
+        self._link = link
+        self._dispatch = dispatch
+        self._tracking = tracking
+        self._instance = instance
+        self._clock = clock
+        self._tell = tell
+        self._register = register
+        self._namespace = link.store.namespace
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._rows: dict[str, _Row] = {}
+        self._heap: list[tuple[int, int, str]] = []
+        self._ticket = itertools.count(1)
+        self._unanswered: list[_Asked] = []
+        self._recover: deque[RunRef] = deque()
+        self._backoff = Backoff(first_s=1.0, most_s=30.0)
+        self._outage_ms: dict[Reason, tuple[int, int]] = {}
+
+    # --- notes from other threads ------------------------------------------------------------------------------------
+
+    def add(self, job: Job) -> None:
+        """Take a job on, new or changed. It is asked for once it is registered."""
+        self._inbox.append(lambda: self._added(job))
+
+    def remove(self, name: str) -> None:
+        """Ask for no more slots of a job."""
+        self._inbox.append(lambda: self._removed(name))
+
+    def registered(self, job: Job, floor: int) -> None:
+        """Note a job's floor: it was registered."""
+        self._inbox.append(lambda: self._floor_known(job, floor))
+
+    def recover(self, refs: Sequence[RunRef]) -> None:
+        """Note runs whose lease is over."""
+        self._inbox.append(lambda: self._recover.extend(ref for ref in refs if ref not in self._recover))
+
+    def _added(self, job: Job) -> None:
+        old = self._rows.get(job.name)
+        self._rows[job.name] = _Row(job=job, since_ms=old.since_ms if old else self._link.time.now_ms())
+        self._register(job, None)
+
+    def _removed(self, name: str) -> None:
+        self._rows.pop(name, None)
+
+    def _floor_known(self, job: Job, floor: int) -> None:
+        row = self._rows.get(job.name)
+        if row is not None and row.job is job:
+            row.floor = floor
+            self._reschedule(row)
+
+    # --- the step ----------------------------------------------------------------------------------------------------
+
+    def step(self) -> float:
+        """Ask for what is due; return the seconds until something will be."""
+        while self._inbox:
+            self._inbox.popleft()()
+        self._dispatch.write_records()
+        if not self._dispatch.broker_ready():
+            self._note_outage(Reason.PUBLISH_FAILED)
+            return 0.25
+        asked = self._unanswered or self._due()
+        if not asked:
+            return self._pause()
+        self._ask(asked)
+        return 0.0 if self._inbox or self._unanswered else self._pause()
+
+    def finish(self) -> None:
+        """Write what is still to be written."""
+        self._dispatch.write_records()
+
+    def _pause(self) -> float:
+        if self._recover:
+            return 0.0
+        if not self._heap:
+            return 1.0
+        return max(0.0, (self._heap[0][0] - self._link.time.now_ms()) / 1000)
+
+    def _due(self) -> list[_Asked]:
+        limit = self._dispatch.chunk()
+        asked = self._recoveries(limit)
+        now = self._link.time.now_ms()
+        while self._heap and len(asked) < limit and self._heap[0][0] <= now:
+            _, ticket, name = heapq.heappop(self._heap)
+            row = self._rows.get(name)
+            if row is not None and row.wake == ticket:
+                ask = self._prepare(row, now)
+                if ask is not None:
+                    asked.append(ask)
+        return asked
+
+    def _recoveries(self, limit: int) -> list[_Asked]:
+        asked: list[_Asked] = []
+        while self._recover and len(asked) < limit:
+            ref = self._recover.popleft()
+            row = self._rows.get(ref.job)
+            if row is not None:
+                asked.append(self._recovery(row, ref))
+        return asked
+
+    def _prepare(self, row: _Row, now: int) -> _Asked | None:
+        """Plan a row's next claim; a job whose schedule fails rests and hurts no other."""
+        if row.floor is None:
+            return None
+        try:
+            planned = plan(
+                row.job, self._namespace, floor=row.floor, now=now, why_late=lambda at: self._why_late(row, at)
+            )
+        except Exception:
+            row.failures += 1
+            logger.exception("the schedule of job %r failed", row.job.name, extra=_extra("schedule-failed", row.job))
+            self._wake_at(row, now + int(self._backoff.seconds(row.failures) * 1000))
+            return None
+        if planned is None:
+            self._reschedule(row)
+            return None
+        return _Asked(row, self._claim(row, planned), planned.gap_ms)
+
+    def _claim(self, row: _Row, planned: Plan) -> Claim:
+        return Claim(
+            ref=RunRef(row.job.name, planned.slot),
+            claim_id=uuid.uuid4().hex,
+            instance=self._instance,
+            policy=row.job.policy(planned.gap_ms),
+            due_ms=planned.due_ms,
+            latest_ms=planned.latest_ms,
+            floor=row.floor or 0,
+            ranges=planned.ranges,
+            tracked=self._tracking.tracked(row.job),
+            late_reason=self._why_late(row, planned.latest_ms),
+            queue_begun_ms=self._tracking.begun_ms(row.job.queue),
+        )
+
+    def _recovery(self, row: _Row, ref: RunRef) -> _Asked:
+        gap = row.job.gap_ms(ref.slot)
+        due = row.job.due_ms(ref.slot, self._namespace) if not ref.key else ref.slot
+        claim = Claim(
+            ref=ref,
+            claim_id=uuid.uuid4().hex,
+            instance=self._instance,
+            policy=row.job.policy(gap),
+            due_ms=due,
+            latest_ms=due + row.job.max_late_ms(gap),
+            floor=row.floor or 0,
+            tracked=self._tracking.tracked(row.job),
+            queue_begun_ms=self._tracking.begun_ms(row.job.queue),
+            trigger=Trigger.MANUAL if ref.key else Trigger.SCHEDULE,
+        )
+        return _Asked(row, claim, gap, recovery=True)
+
+    def _ask(self, asked: list[_Asked]) -> None:
+        """Make the claims, publish what was won. Claims whose reply is lost are repeated with the same ids."""
+        sent = self._clock.monotonic()
+        try:
+            reply = self._link.call(self._link.store.claim, [ask.claim for ask in asked])
+        except StoreUnavailable:
+            self._unanswered = asked
+            self._note_outage(Reason.STORE_UNAVAILABLE)
+            raise
+        self._unanswered = []
+        won: list[WonRun] = []
+        for ask, answer in zip(asked, reply.answers, strict=True):
+            if answer.kind is ClaimKind.WON:
+                won.append(self._dispatch.won(ask.row.job, ask.claim, answer, gap_ms=ask.gap_ms, sent=sent))
+                self._tell_won(ask, answer)
+            if not ask.recovery:
+                self._learn(ask, answer, reply.now_ms)
+        if won:
+            self._dispatch.publish(won)
+
+    def _tell_won(self, ask: _Asked, answer: ClaimAnswer) -> None:
+        kind = events.TookOver if ask.recovery else events.Won
+        self._tell.emit(kind(ref=ask.claim.ref, attempt=answer.attempt, token=answer.token))
+        if ask.recovery:
+            logger.info(
+                "took over %s slot %s as attempt %s",
+                ask.row.job.name,
+                ask.claim.ref.slot,
+                answer.attempt,
+                extra=_extra("took-over", ask.row.job, slot=ask.claim.ref.slot, attempt=answer.attempt),
+            )
+        self._tell_settled(ask)
+
+    # --- what an answer means for the row ----------------------------------------------------------------------------
+
+    def _learn(self, ask: _Asked, answer: ClaimAnswer, now: int) -> None:
+        row = ask.row
+        if self._rows.get(row.job.name) is not row:
+            return
+        row.waiting = answer.kind is ClaimKind.WAIT
+        match answer.kind:
+            case ClaimKind.ERROR:
+                row.failures += 1
+                logger.error("a claim of job %r failed: %s", row.job.name, answer.error, extra=_extra("claim", row.job))
+                self._wake_at(row, now + int(self._backoff.seconds(row.failures) * 1000))
+                return
+            case ClaimKind.UNREGISTERED:
+                self._register(row.job, row.floor)
+                row.floor = None
+                return
+            case ClaimKind.WAIT:
+                lateness = now - ask.claim.due_ms
+                self._wake_at(row, min(max(answer.until, now + 50), now + min(1_000, 50 + lateness // 10)))
+                return
+            case ClaimKind.EARLY:
+                self._wake_at(row, max(answer.until, now + 1))
+                return
+            case ClaimKind.OVERLAP | ClaimKind.LATE:
+                self._tell_settled(ask, answer)
+        row.failures = 0
+        row.floor = answer.floor
+        self._reschedule(row)
+
+    def _tell_settled(self, ask: _Asked, answer: ClaimAnswer | None = None) -> None:
+        for item in ask.claim.ranges:
+            self._settled(ask.row.job, item.first, item.last, item.count, item.status, item.reason)
+        if answer is not None:
+            late = answer.kind is ClaimKind.LATE
+            slot, status = ask.claim.ref.slot, Status.MISSED if late else Status.SKIPPED
+            self._settled(ask.row.job, slot, slot, 1, status, ask.claim.late_reason if late else Reason.OVERLAP)
+
+    def _settled(self, job: Job, first: int, last: int, count: int, status: Status, reason: Reason) -> None:
+        level = logging.WARNING if status is Status.MISSED else logging.INFO
+        logger.log(
+            level, "%s: %s slot(s) %s (%s)", job.name, count, status.value, reason.value, extra=_extra("settled", job)
+        )
+        self._tell.emit(
+            events.Settled(job=job.name, first=first, last=last, count=count, status=status.value, reason=reason.value)
+        )
+
+    # --- waking ------------------------------------------------------------------------------------------------------
+
+    def _reschedule(self, row: _Row) -> None:
+        try:
+            due = next_due(row.job, self._namespace, row.floor or 0)
+        except Exception:
+            row.failures += 1
+            logger.exception("the schedule of job %r failed", row.job.name, extra=_extra("schedule-failed", row.job))
+            due = self._link.time.now_ms() + int(self._backoff.seconds(row.failures) * 1000)
+        if due is not None:
+            self._wake_at(row, due)
+
+    def _wake_at(self, row: _Row, at_ms: int) -> None:
+        row.wake = next(self._ticket)
+        heapq.heappush(self._heap, (at_ms, row.wake, row.job.name))
+
+    # --- why a slot is late ------------------------------------------------------------------------------------------
+
+    def _note_outage(self, reason: Reason) -> None:
+        now = self._link.time.now_ms()
+        first, last = self._outage_ms.get(reason, (now, now))
+        self._outage_ms[reason] = (first if now - last < OUTAGE_ENDS_MS else now, now)
+
+    def _why_late(self, row: _Row, latest_ms: int) -> Reason:
+        """Say why a slot could not be claimed by that instant, as far as this instance can know."""
+        if latest_ms < row.since_ms:
+            return Reason.NO_INSTANCE
+        for reason, (first, last) in self._outage_ms.items():
+            if first <= latest_ms <= last + OUTAGE_ENDS_MS:
+                return reason
+        return Reason.OVERLAP if row.waiting else Reason.NO_INSTANCE
+
+
+def _extra(event: str, job: Job, **more: object) -> dict[str, object]:
+    return {"anarchon": {"event": event, "job": job.name, **more}}

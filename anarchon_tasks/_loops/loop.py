@@ -1,0 +1,103 @@
+"""A thread that takes a step, waits, and takes the next: what all loops share."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from anarchon_tasks._backoff import Backoff
+from anarchon_tasks.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from anarchon_tasks.clock import Clock
+
+logger = logging.getLogger("anarchon_tasks.scheduler")
+
+LONGEST_WAIT_S = 1.0
+
+
+class Stepper(Protocol):
+    """What a loop does."""
+
+    def step(self) -> float:
+        """Do what is due now; return after how many seconds to come again."""
+        ...
+
+    def finish(self) -> None:
+        """Hand back what is held, once, after the last step."""
+        ...
+
+
+class Loop:
+    """Runs a stepper in a daemon thread. Starting and stopping are idempotent, in any order.
+
+    A step that raises is logged and tried again after a growing pause; a store that does not answer is not even
+    logged here, since whoever calls the store has noted it. Nothing ends the thread but `stop`.
+    """
+
+    def __init__(self, name: str, stepper: Stepper, *, clock: Clock) -> None:
+        self.name = name
+        self._stepper = stepper
+        self._clock = clock
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is alive."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._stopping.is_set()
+
+    def wake(self) -> None:
+        """Take the next step now."""
+        self._wake.set()
+
+    def start(self) -> None:
+        """Start the thread, if it does not run."""
+        if self.running:
+            return
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name=f"anarchon-{self.name}", daemon=True)
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        """Ask the thread to end after its present step."""
+        self._stopping.set()
+        self._wake.set()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread to end; return whether it has."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(max(0.0, timeout))
+        return not thread.is_alive()
+
+    def _run(self) -> None:
+        backoff, failures = Backoff(), 0
+        while not self._stopping.is_set():
+            try:
+                pause = min(self._stepper.step(), LONGEST_WAIT_S)
+                failures = 0
+            except StoreUnavailable:
+                failures += 1
+                pause = min(backoff.seconds(failures), LONGEST_WAIT_S)
+            except Exception:
+                failures += 1
+                pause = backoff.seconds(failures)
+                logger.exception("loop-failed", extra={"anarchon": {"event": "loop-failed", "loop": self.name}})
+            if pause > 0:
+                self._clock.wait(self._wake, pause)
+            self._wake.clear()
+        try:
+            self._stepper.finish()
+        except StoreUnavailable:
+            logger.warning("%s: the store did not answer at stop; what is held runs out by itself", self.name)
+        except Exception:
+            logger.exception("loop-failed", extra={"anarchon": {"event": "loop-failed", "loop": self.name}})

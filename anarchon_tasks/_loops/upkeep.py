@@ -1,0 +1,160 @@
+"""The loop that keeps claims alive, makes jobs known, and looks for runs whose lease is over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from anarchon_tasks.model import Status
+from anarchon_tasks.stores.base import Beat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from anarchon_tasks._loops.holding import Holding
+    from anarchon_tasks.clock import Clock
+    from anarchon_tasks.jobs import Job
+    from anarchon_tasks.link import StoreLink
+    from anarchon_tasks.model import RunRef
+    from anarchon_tasks.stores.base import Definition
+    from anarchon_tasks.tracking import Tracking
+
+logger = logging.getLogger("anarchon_tasks.scheduler")
+
+STEP_S = 0.25
+RENEW_S = 1.0
+RECOVER_S = 0.5
+QUEUES_S = 30.0
+QUEUES_HOPING_S = 1.0
+REPAIR_S = 60.0
+PAGE = 100
+RECOVER_LIMIT = 200
+
+
+class Every:
+    """Tells whether an interval has passed since it last said yes; the first time at once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last: float | None = None
+
+    def passed(self, seconds: float) -> bool:
+        """Tell, and if so start the next interval."""
+        now = self._clock.monotonic()
+        if self._last is not None and now - self._last < seconds:
+            return False
+        self._last = now
+        return True
+
+
+class Upkeep:
+    """Renews, registers, refreshes, recovers, repairs: each in batches, each at its own pace."""
+
+    def __init__(
+        self,
+        *,
+        link: StoreLink,
+        holding: Holding,
+        tracking: Tracking,
+        clock: Clock,
+        claim_lease_ms: int,
+        jobs: Callable[[], Sequence[Job]],
+        registered: Callable[[Job, int], None],
+        recover: Callable[[Sequence[RunRef]], None],
+    ) -> None:
+        self._link = link
+        self._holding = holding
+        self._tracking = tracking
+        self._claim_lease_ms = claim_lease_ms
+        self._jobs = jobs
+        self._registered = registered
+        self._recover = recover
+        self._lock = threading.Lock()
+        self._unregistered: dict[str, tuple[Job, int | None]] = {}
+        self._forget: set[str] = set()
+        self._renewal, self._search, self._refresh, self._round = (Every(clock) for _ in range(4))
+        self._to_repair: list[str] = []
+        self._clock = clock
+
+    def register(self, job: Job, floor: int | None) -> None:
+        """Make a job known to the store soon; with the floor that is known here, should the store know none."""
+        with self._lock:
+            self._unregistered[job.name] = (job, floor)
+            self._forget.discard(job.name)
+
+    def forget(self, name: str) -> None:
+        """Take a job off the list that readers see, soon."""
+        with self._lock:
+            self._unregistered.pop(name, None)
+            self._forget.add(name)
+
+    def step(self) -> float:
+        """Do what is due."""
+        if self._renewal.passed(RENEW_S / 2):
+            self._renew()
+        if self._refresh.passed(QUEUES_HOPING_S if self._tracking.hopes_for(self._jobs()) else QUEUES_S):
+            self._tracking.learn(self._link.call(self._link.store.queues).answers)
+        more = self._register_some()
+        self._forget_some()
+        if not self._link.in_grace and self._search.passed(RECOVER_S):
+            refs = self._link.call(self._link.store.expired, limit=RECOVER_LIMIT).answers
+            if refs:
+                self._recover(refs)
+        self._repair_some()
+        return 0.0 if more else STEP_S
+
+    def finish(self) -> None:
+        """Nothing is held here."""
+
+    def _renew(self) -> None:
+        held = self._holding.to_renew(after_s=RENEW_S)
+        if not held:
+            return
+        sent = self._clock.monotonic()
+        beats = [Beat(ref=ref, token=token, lease_ms=self._claim_lease_ms, phase=Status.CLAIMED) for ref, token in held]
+        answers = self._link.call(self._link.store.beat, beats).answers
+        for (_, token), alive in zip(held, answers, strict=True):
+            if alive:
+                self._holding.renewed(token, sent=sent)
+            else:
+                self._holding.drop(token)
+
+    def _register_some(self) -> bool:
+        """Register a page of jobs; return whether more are waiting."""
+        with self._lock:
+            page = list(self._unregistered.values())[:PAGE]
+        if not page:
+            return False
+        reply = self._link.call(self._link.store.register, [_definition(job, floor) for job, floor in page])
+        for (job, _), answer in zip(page, reply.answers, strict=True):
+            if answer.error is not None:
+                logger.error("job %r could not be registered: %s", job.name, answer.error)
+            else:
+                self._registered(job, answer.floor)
+        with self._lock:
+            for job, floor in page:
+                if self._unregistered.get(job.name) == (job, floor):
+                    del self._unregistered[job.name]
+            return bool(self._unregistered)
+
+    def _forget_some(self) -> None:
+        with self._lock:
+            names = list(self._forget)[:PAGE]
+        if names:
+            self._link.call(self._link.store.forget, names)
+            with self._lock:
+                self._forget.difference_update(names)
+
+    def _repair_some(self) -> None:
+        """Repair the index of lease ends, a page at a time, each job once in a while."""
+        if self._round.passed(REPAIR_S):
+            self._to_repair = [job.name for job in self._jobs()]
+        page, self._to_repair = self._to_repair[:PAGE], self._to_repair[PAGE:]
+        if page:
+            self._link.call(self._link.store.repair, page)
+
+
+def _definition(job: Job, floor: int | None) -> Definition:
+    return replace(job.definition(), floor=floor)

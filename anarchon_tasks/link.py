@@ -1,0 +1,62 @@
+"""A scheduler's way to its store: the clock, the outages and the grace after them, learned from every call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from anarchon_tasks.availability import Availability
+from anarchon_tasks.clock import Clock, StoreClock
+from anarchon_tasks.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anarchon_tasks import events
+    from anarchon_tasks.stores.base import LeaseStore, Reply
+
+A = TypeVar("A")
+
+
+class StoreLink:
+    """Calls the store, and knows its time.
+
+    After an outage, or a jump of the store's clock by more than a third of the lease, nothing is taken over for
+    `grace_s` seconds: the live workers beat first.
+    """
+
+    def __init__(
+        self, store: LeaseStore, *, clock: Clock, tell: events.Events, lease_ms: int, heartbeat_ms: int
+    ) -> None:
+        self.store = store
+        self.time = StoreClock(clock)
+        self.availability = Availability("store", clock=clock, tell=tell)
+        self._clock = clock
+        self._jump_ms = lease_ms / 3
+        self._grace_s = heartbeat_ms / 1000 + 1.0
+        self._jumped_at: float | None = None
+
+    def call(self, operation: Callable[..., Reply[A]], *args: Any, **options: Any) -> Reply[A]:  # noqa: ANN401
+        """Make one call.
+
+        Raises:
+            StoreUnavailable: The store does not answer. It has been noted and logged.
+
+        """
+        sent = self._clock.monotonic()
+        try:
+            reply = operation(*args, **options)
+        except StoreUnavailable as error:
+            self.availability.failed(error)
+            raise
+        received = self._clock.monotonic()
+        self.availability.answered()
+        if abs(self.time.observe(reply.now_ms, sent=sent, received=received)) > self._jump_ms:
+            self._jumped_at = received
+        return reply
+
+    @property
+    def in_grace(self) -> bool:
+        """Whether live workers must be given the time to beat before anybody is taken over."""
+        if self.availability.down or self.availability.up_for() < self._grace_s:
+            return True
+        return self._jumped_at is not None and self._clock.monotonic() - self._jumped_at < self._grace_s

@@ -1,0 +1,126 @@
+"""Which slot of a job to ask for next, and what becomes of the older ones: a pure decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anarchon_tasks.model import Reason, Status
+from anarchon_tasks.schedules.base import latest
+from anarchon_tasks.schedules.every import EverySchedule
+from anarchon_tasks.stores.base import SlotRange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anarchon_tasks.jobs import Job
+    from anarchon_tasks.schedules import Schedule
+
+COUNT_LIMIT = 10_000
+"""So many slots of a backlog are settled in one step; a longer one takes several."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The slot to claim, and the fate of the slots before it if the claim settles them."""
+
+    slot: int
+    due_ms: int
+    latest_ms: int
+    gap_ms: int
+    ranges: tuple[SlotRange, ...] = ()
+
+
+def next_due(job: Job, namespace: str, floor: int) -> int | None:
+    """Return when the first slot after the floor is to be enqueued, or None when there is none any more."""
+    slot = job.schedule.next(floor)
+    return None if slot is None else job.due_ms(slot, namespace)
+
+
+def plan(job: Job, namespace: str, *, floor: int, now: int, why_late: Callable[[int], Reason]) -> Plan | None:
+    """Choose the slot to ask for.
+
+    The oldest slot that is at most `coalesce_after` late, or else the newest one that is due. The slots before it are
+    settled with it: those past their `max_late` for the reason that `why_late` gives for that instant, the others as
+    superseded.
+
+    Returns:
+        The plan, or None when nothing is due.
+
+    """
+    first = job.schedule.next(floor)
+    if first is None or job.due_ms(first, namespace) > now:
+        return None
+    second = job.schedule.next(first)
+    if second is None or job.due_ms(second, namespace) > now:
+        return _plan(job, namespace, first)
+    chosen = _choose(job, namespace, first, now)
+    if chosen == first:
+        return _plan(job, namespace, first)
+    return _plan_backlog(job, namespace, first=first, chosen=chosen, now=now, why_late=why_late)
+
+
+def _plan(job: Job, namespace: str, slot: int, ranges: tuple[SlotRange, ...] = ()) -> Plan:
+    gap, due = job.gap_ms(slot), job.due_ms(slot, namespace)
+    return Plan(slot=slot, due_ms=due, latest_ms=due + job.max_late_ms(gap), gap_ms=gap, ranges=ranges)
+
+
+def _choose(job: Job, namespace: str, first: int, now: int) -> int:
+    """Return the oldest slot within the coalesce window, or the newest due one; at least two are due."""
+    shift = job.options.spread_ms + job.options.jitter_ms
+    slot = job.schedule.next(max(first - 1, now - job.options.coalesce_after_ms - shift - 1))
+    while slot is not None and job.due_ms(slot, namespace) < now - job.options.coalesce_after_ms:
+        slot = job.schedule.next(slot)
+    if slot is not None and job.due_ms(slot, namespace) <= now:
+        return slot
+    newest = latest(job.schedule, first - 1, now - job.options.spread_ms)
+    if newest is not None and job.due_ms(newest, namespace) > now:
+        newest = latest(job.schedule, first - 1, newest - 1)
+    return first if newest is None else newest
+
+
+def _plan_backlog(
+    job: Job, namespace: str, *, first: int, chosen: int, now: int, why_late: Callable[[int], Reason]
+) -> Plan:
+    max_late = job.max_late_ms(job.gap_ms(first))
+    boundary = now - max_late - job.options.spread_ms
+    ranges: list[SlotRange] = []
+    if first < boundary:
+        late = _stretch(job.schedule, first, min(boundary, chosen), limit=COUNT_LIMIT)
+        ranges.append(
+            SlotRange(
+                first=first,
+                last=late.last,
+                count=late.count,
+                status=Status.MISSED,
+                reason=why_late(late.last + max_late),
+            )
+        )
+        if late.following < min(boundary, chosen):
+            return _plan(job, namespace, late.following, tuple(ranges))
+        first = late.following
+    if first < chosen:
+        older = _stretch(job.schedule, first, chosen)
+        ranges.append(
+            SlotRange(first=first, last=older.last, count=older.count, status=Status.MISSED, reason=Reason.SUPERSEDED)
+        )
+    return _plan(job, namespace, chosen, tuple(ranges))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stretch:
+    count: int
+    last: int
+    following: int
+
+
+def _stretch(schedule: Schedule, first: int, end: int, *, limit: int | None = None) -> _Stretch:
+    """Count the slots from `first` (which is one) up to but not including `end`, at most `limit` of them."""
+    if isinstance(schedule, EverySchedule):
+        steps = (end - 1 - first) // schedule.period_ms
+        last = first + steps * schedule.period_ms
+        return _Stretch(count=steps + 1, last=last, following=last + schedule.period_ms)
+    counted, last = 1, first
+    while (slot := schedule.next(last)) is not None and slot < end and (limit is None or counted < limit):
+        counted, last = counted + 1, slot
+    return _Stretch(count=counted, last=last, following=end if slot is None else slot)
