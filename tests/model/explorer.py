@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
 
 S = TypeVar("S")
 

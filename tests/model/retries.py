@@ -184,7 +184,9 @@ class Retries:
         over = state._replace(run=run._replace(live=False))
         if not run.live:
             return
-        if run.status == "running" and not any(it and it.phase == "run" and it.token == run.token for it in state.workers):
+        if run.status == "running" and not any(
+            it and it.phase == "run" and it.token == run.token for it in state.workers
+        ):
             yield Step("the lease of the running run runs out", over)
         if run.status == "queued" and not state.messages and not any(state.workers):
             yield Step("the start timeout of the queued run ends", over)
@@ -292,9 +294,9 @@ class Retries:
         if state.bodies > 1 and not state.excused:
             yield TWICE
         for worker in state.workers:
-            if worker and worker.phase == "run" and not worker.paused:
-                if run.status != "running" or run.token != worker.token:
-                    yield FENCED
+            holds = worker and run.status == "running" and run.token == worker.token
+            if worker and worker.phase == "run" and not worker.paused and not holds:
+                yield FENCED
         if run.status == "lost" and state.vanished < MAX_COPIES:
             yield FALSE_LOST
         if run.status == "interrupted" and self.budget - state.faults < MAX_ATTEMPTS:

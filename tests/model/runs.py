@@ -114,13 +114,15 @@ class Runs:
         """Decide to claim a slot; the claim itself is another step, so that the plan may grow old."""
         for slot in range(state.floor, state.due):
             answer, _ = store.claim(self.rules, state, slot, state.floor)
-            if answer[:3] == "won" or answer in ("late", "overlap"):
+            settles_first = slot > state.floor and not self.rules.ranges_not_before_win
+            if answer[:3] == "won" or answer in ("late", "overlap") or settles_first:
                 yield Step(
                     f"S{index}: sees floor {state.floor}, means to claim slot {slot + 1}",
                     state.scheduler(index, Scheduler("plan", slot, state.floor)),
                 )
 
     def _recover(self, state: State, index: int) -> Steps:
+        """Claim an open run whose lease is over."""
         for slot, run in enumerate(state.runs):
             if run.live or run.status not in OPEN:
                 continue
@@ -181,7 +183,9 @@ class Runs:
 
     def _phase_overslept(self, state: State, index: int, scheduler: Scheduler) -> Steps:
         if self.rules.claim_checked_before_publish:
-            yield Step(f"S{index}: its claim of slot {scheduler.slot + 1} is over, drops it", state.scheduler(index, IDLE))
+            yield Step(
+                f"S{index}: its claim of slot {scheduler.slot + 1} is over, drops it", state.scheduler(index, IDLE)
+            )
         else:
             yield from self._phase_won(state, index, scheduler)
 
@@ -206,7 +210,9 @@ class Runs:
         yield self._go_on(state, index, worker)
         if worker.phase == "finish" and self._may(state, "kill worker"):
             label, after, _ = self._go_on(state, index, worker)
-            yield Step(f"{label}, killed before the ack, message redelivered", after.send(worker.slot).fault(), fault=True)
+            yield Step(
+                f"{label}, killed before the ack, message redelivered", after.send(worker.slot).fault(), fault=True
+            )
         if self._may(state, "kill worker"):
             yield from self._kill(state, index, worker, reported=False)
         if self._may(state, "report") and worker.token != NOBODY:
@@ -255,7 +261,9 @@ class Runs:
     def _kill(self, state: State, index: int, worker: Worker, *, reported: bool) -> Steps:
         slot = worker.slot
         facts = state.facts[slot]
-        facts = facts._replace(deaths=min(facts.deaths + 1, MAX_ATTEMPTS), excused=facts.excused or worker.phase == "finish")
+        facts = facts._replace(
+            deaths=min(facts.deaths + 1, MAX_ATTEMPTS), excused=facts.excused or worker.phase == "finish"
+        )
         state = state.worker(index, FREE).fault()
         if reported:
             state = state._replace(reports=tuple(sorted((*state.reports, (slot, worker.token)))))
@@ -296,7 +304,9 @@ class Runs:
         for worker in state.workers:
             run = state.runs[worker.slot]
             if worker.token == run.token and run.status == "running" and not run.live:
-                return Step(f"the worker of slot {worker.slot + 1} beats", state.run(worker.slot, run._replace(live=True)))
+                return Step(
+                    f"the worker of slot {worker.slot + 1} beats", state.run(worker.slot, run._replace(live=True))
+                )
         return Step("all live workers have beaten", state._replace(outage=False))
 
     def _report(self, state: State, report: tuple[int, int]) -> Step[State]:
@@ -402,7 +412,9 @@ class Runs:
                 yield STUCK
             elif status == "none":
                 yield NO_END
-            elif status == "superseded" and all(newer in SETTLED_UNASKED | {"superseded"} for newer in statuses[slot + 1 :]):
+            elif status == "superseded" and all(
+                newer in SETTLED_UNASKED | {"superseded"} for newer in statuses[slot + 1 :]
+            ):
                 yield FALSE_SUPERSEDED
             elif status == "lost" and facts.vanished < MAX_COPIES and not any(it.bodies for it in state.facts):
                 yield FALSE_LOST

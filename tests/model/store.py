@@ -147,9 +147,7 @@ def queued(rules: Rules, state: State, slot: int, token: int, *, tracked: bool) 
         return "stale", state
     status: Status = "queued" if tracked else "enqueued"
     enqueued = run.enqueued or state.due
-    return "ok", state.run(
-        slot, run._replace(status=status, live=tracked, copies=run.copies + 1, enqueued=enqueued)
-    )
+    return "ok", state.run(slot, run._replace(status=status, live=tracked, copies=run.copies + 1, enqueued=enqueued))
 
 
 def release(rules: Rules, state: State, slot: int, token: int) -> tuple[str, State]:
