@@ -1,0 +1,196 @@
+"""What a Redis or Valkey backend may be told, and how it is shown to people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from anarchon_tasks.errors import ConfigError
+from anarchon_tasks.stores import _urls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+DEFAULT_PREFIX = "cron:"
+STRATEGIES = ("lease",)
+SOCKET_TIMEOUT_S = 2.0
+
+_OURS = ("prefix", "strategy")
+_YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def _yes_or_no(text: str) -> bool:
+    return _YES[text.lower()]
+
+
+# The driver's options that may stand in a URL, and how their values are read there.
+_IN_URL: dict[str, Callable[[str], object]] = {
+    "client_name": str,
+    "db": int,
+    "health_check_interval": int,
+    "max_connections": int,
+    "protocol": int,
+    "socket_connect_timeout": float,
+    "socket_keepalive": _yes_or_no,
+    "socket_timeout": float,
+    "ssl_ca_certs": str,
+    "ssl_ca_path": str,
+    "ssl_cert_reqs": str,
+    "ssl_certfile": str,
+    "ssl_check_hostname": _yes_or_no,
+    "ssl_keyfile": str,
+}
+_IN_MAPPING = frozenset(
+    {
+        *_IN_URL,
+        "credential_provider",
+        "host",
+        "password",
+        "port",
+        "socket_keepalive_options",
+        "ssl",
+        "ssl_ca_data",
+        "ssl_ciphers",
+        "ssl_min_version",
+        "ssl_password",
+        "unix_socket_path",
+        "username",
+    }
+)
+_TLS = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
+# Protocol 2 is all that scripts need, and servers before Redis 6 know no other. Without timeouts of its own a driver
+# takes the process-wide default, which some frameworks set to half a minute.
+_DEFAULTS: dict[str, object] = {
+    "protocol": 2,
+    "socket_timeout": SOCKET_TIMEOUT_S,
+    "socket_connect_timeout": SOCKET_TIMEOUT_S,
+}
+
+
+def check_prefix(prefix: object) -> None:
+    """Refuse a prefix that would let two pairs of prefix and job meet, or break the hash tag of keys.
+
+    Raises:
+        ConfigError: It is no text that ends in `:`, or has braces.
+
+    """
+    if not isinstance(prefix, str):
+        raise ConfigError(f"prefix={prefix!r} is not a text: use {DEFAULT_PREFIX!r}")
+    correct = prefix.replace("{", "").replace("}", "").rstrip(":")
+    if prefix == f"{correct}:" and correct:
+        return
+    correct = f"{correct}:" if correct else DEFAULT_PREFIX
+    raise ConfigError(f"prefix={prefix!r} must end in one ':' and have no braces: use {correct!r}")
+
+
+def check_strategy(strategy: object) -> None:
+    """Refuse a strategy that does not exist.
+
+    Raises:
+        ConfigError: It is not one of `STRATEGIES`.
+
+    """
+    if strategy not in STRATEGIES:
+        raise ConfigError(f"strategy={strategy!r} does not exist; the strategies are: {', '.join(STRATEGIES)}")
+
+
+def from_url(url: str, **given: object) -> tuple[str, dict[str, object]]:
+    """Take our options out of a URL and check the rest.
+
+    Raises:
+        ConfigError: An option is not known or contradicts a given one, or the URL is not one of a server.
+
+    """
+    rest, found = _urls.split_options(url, ours=_OURS, driver=_IN_URL)
+    explicit = {name: value for name, value in given.items() if value not in {DEFAULT_PREFIX, STRATEGIES[0]}}
+    arguments(rest)
+    return rest, {**given, **_urls.merged(url, found, explicit)}
+
+
+def checked(options: Mapping[str, object], name: str) -> dict[str, object]:
+    """Return a copy of a mapping of driver options.
+
+    Raises:
+        ConfigError: It has one that is not known.
+
+    """
+    for option in options:
+        if option not in _IN_MAPPING:
+            raise ConfigError(f"{option!r} is not an option of {name}; {_urls.known(_IN_MAPPING)}")
+    return dict(options)
+
+
+def arguments(target: str | Mapping[str, object] | None) -> dict[str, Any]:
+    """Return what the driver's client is made with.
+
+    Raises:
+        ConfigError: The URL is not one of a server.
+
+    """
+    given = _url_arguments(target) if isinstance(target, str) else dict(target or {})
+    return {**_DEFAULTS, **given}
+
+
+def _url_arguments(url: str) -> dict[str, object]:
+    shown = _urls.without_password(url)
+    scheme = _urls.scheme_of(url)
+    if scheme != "unix" and scheme not in _TLS:
+        raise ConfigError(
+            f"{shown} is not a URL of Redis or Valkey: use {', '.join(f'{s}://' for s in (*_TLS, 'unix'))}"
+        )
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ConfigError(f"{shown} cannot be read: percent-encode special characters of the password") from None
+    found: dict[str, object] = {}
+    if scheme == "unix":
+        found["unix_socket_path"] = unquote(parts.path)
+    else:
+        found |= {"host": parts.hostname or "localhost", "port": port or 6379}
+        if _TLS[scheme]:
+            found["ssl"] = True
+        if parts.path not in {"", "/"}:
+            found["db"] = _value("db", parts.path[1:], shown)
+    for name, value in (("username", parts.username), ("password", parts.password)):
+        if value:
+            found[name] = unquote(value)
+    found.update((name, _value(name, value, shown)) for name, value in parse_qsl(parts.query))
+    return found
+
+
+def _value(name: str, text: str, shown: str) -> object:
+    try:
+        return _IN_URL[name](text)
+    except (KeyError, ValueError):
+        raise ConfigError(f"{shown}: {name}={text!r} is not valid") from None
+
+
+def of_client(client: object) -> dict[str, Any]:
+    """Return what a client was made with, as far as it tells."""
+    kwargs = getattr(getattr(client, "connection_pool", None), "connection_kwargs", None)
+    return dict(kwargs) if isinstance(kwargs, dict) else {"host": type(client).__name__, "port": None}
+
+
+def secrets(kwargs: Mapping[str, Any]) -> list[str]:
+    """Return what no message may contain."""
+    found = (kwargs.get(name) for name in ("password", "ssl_password"))
+    return [secret for secret in found if isinstance(secret, str)]
+
+
+def location(target: str | Mapping[str, object] | None) -> str:
+    """Return where a target leads to, for people."""
+    return location_of(arguments(target))
+
+
+def location_of(kwargs: Mapping[str, Any]) -> str:
+    """Return where a client leads to, as a URL without a password."""
+    user = f"{quote(str(kwargs['username']))}@" if kwargs.get("username") else ""
+    db = kwargs.get("db") or 0
+    if path := kwargs.get("unix_socket_path") or kwargs.get("path"):
+        return f"unix://{user}{path}?db={db}"
+    host, port = kwargs.get("host", "localhost"), kwargs.get("port", 6379)
+    if port is None:
+        return str(host)
+    host = f"[{host}]" if ":" in str(host) else host
+    return f"{'rediss' if kwargs.get('ssl') else 'redis'}://{user}{host}:{port}/{db}"

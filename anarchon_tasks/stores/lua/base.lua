@@ -1,0 +1,68 @@
+-- Every script starts with this: the store's time, and the shape of a reply.
+--
+-- Guarantees: the time of every decision of one call is the server's, taken once; a store of a newer format is not
+-- read. Scripts get no KEYS: they build the keys of their jobs from the prefix, so they run on a single server or on
+-- the primary of a replicated one.
+--
+-- ARGV: prefix, now (0: ask the server; anything else is used by tests only), format, payload (one JSON text).
+-- Reply: the JSON text [now, answers, ...], or {"format": found} for a store that is newer than the caller.
+pcall(redis.replicate_commands) -- for servers that replicate scripts and not their effects; does nothing since 7
+
+local PREFIX, NOW, FORMAT = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+if NOW == 0 then
+  local time = redis.call('TIME')
+  NOW = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+do
+  local found = redis.call('GET', PREFIX .. 'format')
+  if found and not (tonumber(found) and tonumber(found) <= FORMAT) then
+    return cjson.encode({format = found})
+  end
+end
+
+-- cjson writes 14 digits and a token has 16: numbers are written here.
+local function int(number)
+  return string.format('%d', number)
+end
+
+-- JSON of a number, a text, or a yes-or-no that may be missing.
+local function maybe_int(number)
+  return number and string.format('%d', number) or 'null'
+end
+
+local function maybe_text(text)
+  return text and cjson.encode(text) or 'null'
+end
+
+-- What JSON's null left in a decoded list, as Lua's nil.
+local function some(value)
+  if value ~= cjson.null then return value end
+end
+
+local function reply(answers, more)
+  return '[' .. int(NOW) .. ',[' .. table.concat(answers, ',') .. ']' .. (more or '') .. ']'
+end
+
+-- The text of an error: a table since Redis 7, a string before.
+local function message_of(failure)
+  return type(failure) == 'table' and tostring(failure.err) or tostring(failure)
+end
+
+-- Decide each item apart from the others: one that fails answers ["error", text] and spoils none.
+local function each(items, decide)
+  local answers = {}
+  for i = 1, #items do
+    local fine, answer = pcall(decide, items[i])
+    if not fine then
+      answer = '["error",' .. cjson.encode(message_of(answer)) .. ']'
+    elseif answer == true then
+      answer = 'true'
+    elseif answer == false then
+      answer = 'false'
+    end
+    answers[i] = answer
+  end
+  return reply(answers)
+end

@@ -1,0 +1,199 @@
+-- uses: base write index account history steps
+--
+-- claim: may I take this run?
+--
+-- Guarantees: at most one caller is told `won` for each attempt and token, and the same claim repeated is told so
+-- again while its lease lives. A slot that is settled here (late, overlap, superseded, in a stretch) is settled for
+-- everybody, in this same step.
+local POLICIES = {}
+local TRIM_STEP = 4
+
+local function policy_from(v)
+  return {
+    overlap = v[1], delivery = v[2], max_attempts = v[3], claim_lease = v[4], coalesce = v[5], start_timeout = v[6],
+    start_deadline = some(v[7]), takeover_delay = v[8], keep = v[9], history = v[10],
+  }
+end
+
+local function ask_from(v)
+  return {
+    run = v[2], slot = v[3], claim_id = v[4], instance = v[5], policy = POLICIES[v[6] + 1], due = v[7], latest = v[8],
+    floor = v[9], ranges = v[10], tracked = v[11], late_reason = v[12], queue_begun = v[13], trigger = v[14],
+  }
+end
+
+local function answer(account, kind, state, till)
+  local floor = int(account.floor or 0)
+  if not state then return '["' .. kind .. '",' .. floor .. ',' .. int(till or 0) .. ']' end
+  till = till or 0
+  return string.format('["%s",%s,%d,%d,"%d","%s",%s,%s,"%s"]', kind, floor, till ~= 0 and till or state.lease_until,
+    state.attempt, state.token, state.status, cjson.encode(state.run), tostring(state.tracked), state.trigger)
+end
+
+local function exclusive(ask)
+  return ask.policy.overlap == 'skip' and ask.tracked
+end
+
+local function unstarted_claim(state)
+  return state.status == 'claimed' and state.attempt == 1 and not state.first_enqueued_at
+end
+
+local function settle_ranges(account, ask)
+  for i = 1, #ask.ranges do record_range(account, ask.ranges[i], ask.policy.history) end
+end
+
+local function raise_floor(account, ask)
+  if ask.trigger == 'schedule' then account.floor = math.max(account.floor or 0, ask.slot) end
+end
+
+-- Drop the oldest ended states, a few per step; open ones at the bottom do not stop it.
+local function trim(account, policy)
+  local slots, active = key_of(account.name, 'slots'), key_of(account.name, 'active')
+  local limit = TRIM_STEP + (account.open_count or redis.call('SCARD', active))
+  local oldest = redis.call('ZRANGEBYSCORE', slots, '-inf', '(' .. int(NOW - policy.keep), 'LIMIT', 0, limit)
+  for i = 1, #oldest do
+    local run = oldest[i]
+    if redis.call('SISMEMBER', active, run) == 0 then
+      redis.call('ZREM', slots, run)
+      account.dropped[run] = true
+      account.trimmed = math.max(account.trimmed, (parse_run(run)))
+    end
+  end
+end
+
+local function settle(account, ask, state, kind, reason)
+  end_run(account, state, kind == 'overlap' and 'skipped' or 'missed', reason, ask.policy.history)
+  raise_floor(account, ask)
+  trim(account, ask.policy)
+  return answer(account, kind, state)
+end
+
+local function grant(account, state, ask)
+  state.status, state.grant_id, state.instance = 'claimed', ask.claim_id, ask.instance
+  state.token = next_token(account)
+  state.lease_until, state.not_before = NOW + ask.policy.claim_lease, 0
+  state.claimed_at = state.claimed_at or NOW
+  if ask.policy.start_deadline then state.deadline = state.due + ask.policy.start_deadline end
+  log_start(account, state, ask.instance, ask.policy.history)
+  put(account, state)
+end
+
+-- Find the open run that keeps this slot from starting: `wait` for it when it was delayed by us, `overlap` when it was
+-- under way as the slot was due. Claims that never started and are past coalescing are added to `superseded`.
+local function in_the_way(account, ask, superseded)
+  local supersedes = false
+  for i = 1, #ask.ranges do supersedes = supersedes or ask.ranges[i][5] == 'superseded' end
+  local alone = exclusive(ask)
+  -- Beside others, only claims can matter, and a job may have thousands of runs in its queue.
+  local others = open_runs(account, not alone and function(text) return string.sub(text, 3, 9) == 'claimed' end)
+  local overlap
+  for i = 1, #others do
+    local other = others[i]
+    local older = ask.trigger == 'schedule' and other.trigger == 'schedule' and unstarted_claim(other)
+      and other.slot < ask.slot
+    if older and other.lease_until <= NOW and NOW > other.due + ask.policy.coalesce then
+      superseded[#superseded + 1] = other
+    elseif alone or older then
+      if supersedes or not other.first_enqueued_at or other.first_enqueued_at > ask.due then return 'wait', other end
+      overlap = overlap or other
+    end
+  end
+  if overlap then return 'overlap', overlap end
+end
+
+local function claim_new(account, ask)
+  local scheduled = ask.trigger == 'schedule'
+  if scheduled and ask.slot <= account.floor then return answer(account, 'done') end
+  if NOW < ask.due then return answer(account, 'early', nil, ask.due) end
+  if scheduled and account.floor ~= ask.floor then return answer(account, 'moved') end
+  local state = new_state(ask.run, {
+    trigger = ask.trigger, status = 'claimed', due = ask.due, latest = ask.latest, tracked = ask.tracked,
+    exclusive = exclusive(ask), grant_id = ask.claim_id,
+  })
+  if NOW > ask.latest then
+    settle_ranges(account, ask)
+    return settle(account, ask, state, 'late', ask.late_reason)
+  end
+  local superseded = {}
+  local kind, other = in_the_way(account, ask, superseded)
+  if kind then
+    if kind == 'overlap' then
+      settle_ranges(account, ask)
+      settle(account, ask, state, kind, 'overlap')
+    end
+    return answer(account, kind, other, math.max(other.lease_until, other.not_before, NOW))
+  end
+  for i = 1, #superseded do end_run(account, superseded[i], 'missed', 'superseded', ask.policy.history) end
+  settle_ranges(account, ask)
+  raise_floor(account, ask)
+  grant(account, state, ask)
+  trim(account, ask.policy)
+  return answer(account, 'won', state)
+end
+
+local function recover_queued(account, ask, state)
+  local policy, status, reason = ask.policy, nil, nil
+  if past_deadline(state) then
+    status, reason = 'expired', 'deadline'
+  elseif policy.delivery == 'at_most_once' then
+    status, reason = 'lost', 'never_started'
+  elseif state.publishes >= policy.max_attempts and ask.queue_begun > (state.enqueued_at or 0) then
+    status, reason = 'lost', 'never_started'
+  end
+  if not status then return nil end
+  end_run(account, state, status, reason, policy.history)
+  return answer(account, 'done', state)
+end
+
+-- Prepare a run whose lease is over for its next claim, or end it and return the answer.
+local function recover(account, ask, state)
+  local policy = ask.policy
+  if state.status == 'claimed' then
+    if not (unstarted_claim(state) and NOW > state.latest) then return nil end
+    end_run(account, state, 'missed', state.releases > 0 and 'publish_failed' or 'no_instance', policy.history)
+    return answer(account, 'late', state)
+  end
+  if state.status == 'queued' and not state.parked then return recover_queued(account, ask, state) end
+  state.not_before = state.lease_until + policy.takeover_delay
+  if state.not_before > NOW then
+    put(account, state)
+    return nil
+  end
+  local reason = state.parked and 'retry_lost' or state.reason or 'taken_over'
+  if next_attempt(account, state, reason, policy.max_attempts, policy.history) then
+    return answer(account, 'done', state)
+  end
+end
+
+-- Claim a run that has a state. Nil: somebody has it, or it is not its time.
+local function claim_known(account, ask, state)
+  if not OPEN[state.status] then
+    local kind = 'done'
+    if state.grant_id == ask.claim_id then
+      kind = state.status == 'skipped' and 'overlap' or state.status == 'missed' and 'late' or 'done'
+    end
+    return answer(account, kind, state)
+  end
+  if state.lease_until > NOW then
+    if state.status == 'claimed' and state.grant_id == ask.claim_id then return answer(account, 'won', state) end
+    return nil
+  end
+  if state.not_before > NOW then return nil end
+  local ended = recover(account, ask, state)
+  if ended then return ended end
+  if state.lease_until > NOW or state.not_before > NOW then return nil end
+  grant(account, state, ask)
+  return answer(account, 'won', state)
+end
+
+local function claim(account, state, item)
+  if not account.floor then return '["unregistered",0,0]' end
+  local ask = ask_from(item)
+  if not state then return claim_new(account, ask) end
+  return claim_known(account, ask, state)
+    or answer(account, 'running', state, math.max(state.lease_until, state.not_before, NOW))
+end
+
+local payload = cjson.decode(ARGV[4])
+for i = 1, #payload[1] do POLICIES[i] = policy_from(payload[1][i]) end
+return each(payload[2], step(claim))

@@ -1,0 +1,70 @@
+-- The history of a job: one entry for each ended attempt and each stretch of slots.
+--
+-- Guarantees: an attempt has one entry, and a later one takes its place; entries are ordered by slot, key and attempt,
+-- and the newest `keep` remain.
+
+-- What orders entries of one slot, as bytes: the key (closed by two zero bytes, its own zeros escaped), the attempt.
+local function mark_of(key)
+  if string.find(key, '%z') then key = string.gsub(key, '%z', '\0\1') end
+  return key .. '\0\0'
+end
+
+local function record(account, slot, key, attempt, text, keep)
+  local results = key_of(account.name, 'results')
+  local mark = mark_of(key) .. string.format('%06d', attempt)
+  local beside = redis.call('ZRANGEBYSCORE', results, int(slot), int(slot))
+  for i = 1, #beside do
+    if string.sub(beside[i], 1, #mark) == mark then redis.call('ZREM', results, beside[i]) end
+  end
+  redis.call('ZADD', results, int(slot), mark .. text)
+  redis.call('ZREMRANGEBYRANK', results, 0, int(-keep - 1))
+end
+
+-- The entry of a state's current attempt. Token and refusals come first, for `refuse`.
+local function entry(s)
+  local d = s.delivered
+  return string.format(
+    '["%d",0,%d,%s,%d,"%s","%s",%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%d,%d,%s,%s,1,null]',
+    s.token, s.slot, cjson.encode(s.key), s.attempt, s.trigger, s.status, maybe_text(s.reason), tostring(s.tracked),
+    maybe_int(s.due), maybe_text(s.instance), maybe_text(d and d[3]), maybe_int(d and d[4]), maybe_int(s.claimed_at),
+    maybe_int(s.enqueued_at), maybe_int(s.started_at), maybe_int(s.finished_at), s.publishes, math.max(s.retries, 0),
+    maybe_text(s.task_id), maybe_text(s.error))
+end
+
+local function record_state(account, state, keep)
+  record(account, state.slot, state.key, state.attempt, entry(state), keep)
+end
+
+-- The entry of a stretch of slots that share one fate.
+local function record_range(account, range, keep)
+  local first, last, count, status, reason = unpack(range)
+  local text = string.format(
+    '["0",0,%d,"",0,"schedule","%s",%s,true,null,null,null,null,null,null,null,null,0,0,null,null,%d,%d]',
+    last, status, maybe_text(reason), count, first)
+  record(account, last, '', 0, text, keep)
+end
+
+-- Count a refused write in the entry of the attempt that had this token, if there is one.
+local function refuse(account, run, token)
+  if token == 0 then return end
+  local slot, key = parse_run(run)
+  local results, mark = key_of(account.name, 'results'), mark_of(key)
+  local beside = redis.call('ZRANGEBYSCORE', results, int(slot), int(slot))
+  for i = 1, #beside do
+    local member = beside[i]
+    if string.sub(member, 1, #mark) == mark then
+      local had, refused, tail = string.match(string.sub(member, #mark + 7), '^%["(%d+)",(%d+)(,.*)$')
+      if had and tonumber(had) == token then
+        redis.call('ZREM', results, member)
+        redis.call('ZADD', results, int(slot),
+          string.sub(member, 1, #mark + 6) .. '["' .. had .. '",' .. int(refused + 1) .. tail)
+      end
+    end
+  end
+end
+
+-- The JSON of a stored member, without what orders it.
+local function text_of(member)
+  local _, last = string.find(member, '%z%z%d%d%d%d%d%d')
+  return string.sub(member, last + 1)
+end
