@@ -269,7 +269,7 @@ class Keeper:
 
         """
         self._here()
-        self._let_go(run)
+        self.let_go(run)
         item = Park(ref=run.ref, token=run.token, eta_ms=eta_ms, start_timeout_ms=run.header.start_timeout_ms)
         try:
             return self.store.park([item]).answers[0]
@@ -288,7 +288,7 @@ class Keeper:
 
         """
         self._here()
-        self._let_go(run)
+        self.let_go(run)
         end = Finish(
             ref=run.ref,
             status=status,
@@ -343,7 +343,8 @@ class Keeper:
             logger.warning("the end of a run could not be reported, its lease will tell: %s", problem)
             return False
 
-    def _let_go(self, run: CurrentRun) -> None:
+    def let_go(self, run: CurrentRun) -> None:
+        """Stop beating for the run and write nothing: others tell how it ended, or its lease does."""
         with self._lock:
             self._runs.pop(id(run), None)
 
