@@ -1,0 +1,1 @@
+"""Real schedulers, real workers, real servers, and what happens when they are killed."""
