@@ -8,6 +8,7 @@ from tests.model import store
 from tests.model.explorer import Step
 from tests.model.world import (
     ALL_DROPPED,
+    FALSE_ATTEMPT,
     FALSE_INTERRUPTED,
     FALSE_LOST,
     FALSE_SUPERSEDED,
@@ -251,12 +252,14 @@ class Runs:
         _, slot, _, token = worker
         run = state.runs[slot]
         label = f"W{index}: begin slot {slot + 1} by the same call"
-        if self.rules.begin_has_id and run.status == "running" and run.token == token and run.live:
-            return Step(f"{label} -> ok again", state.worker(index, worker._replace(phase="run")))
-        answer, after = store.begin(self.rules, state, slot)
-        if after is None:
+        current = run.status == "running" and run.token == token
+        if self.rules.begin_has_id and current and (run.live or self.rules.begin_id_outlives_lease):
+            after = state.run(slot, run._replace(live=True)).worker(index, worker._replace(phase="run"))
+            return Step(f"{label} -> ok again", after)
+        answer, begun = store.begin(self.rules, state, slot)
+        if begun is None:
             return Step(f"{label} -> {answer}, drops the message", state.worker(index, FREE))
-        return Step(f"{label} -> {answer}", after.worker(index, Worker("run", slot, token=after.tokens)))
+        return Step(f"{label} -> {answer}", begun.worker(index, Worker("run", slot, token=begun.tokens)))
 
     def _kill(self, state: State, index: int, worker: Worker, *, reported: bool) -> Steps:
         slot = worker.slot
@@ -285,6 +288,9 @@ class Runs:
             yield self._beat(state)
         for report in set(state.reports):
             yield self._report(state, report)
+        passed = store.pass_by(state)
+        if passed.runs is not state.runs:
+            yield Step("a worker begins another job's message in the queue", passed)
 
     def _becomes_due(self, state: State) -> Step[State]:
         slot = state.due
@@ -388,6 +394,8 @@ class Runs:
         for run, facts in zip(state.runs, state.facts, strict=True):
             if run.status == "interrupted" and facts.deaths < MAX_ATTEMPTS:
                 yield FALSE_INTERRUPTED
+            elif run.attempt > 1 + facts.deaths:
+                yield FALSE_ATTEMPT
         if at_rest:
             yield from self._rest_violations(state)
 

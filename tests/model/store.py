@@ -10,6 +10,7 @@ from tests.model.world import (
     MAX_COPIES,
     MISSED_AFTER_START,
     OPEN,
+    PILE_UP,
     TWO_ENDS,
     Rules,
     Run,
@@ -45,6 +46,11 @@ def has_started(run: Run) -> bool:
     return run.status == "running" or run.attempt > 1
 
 
+def unstarted_claim(run: Run) -> bool:
+    """Return whether the run is still in its first claim: nothing of it is on record as enqueued."""
+    return run.status == "claimed" and run.attempt == 1 and not run.enqueued
+
+
 # ---- claims of slots that are not on record
 
 
@@ -63,6 +69,11 @@ def claim(rules: Rules, state: State, slot: int, seen: int) -> tuple[str, State]
         return "wait", state
     if way == "overlap":
         return "overlap", _account(rules, settle(state, slot, "skipped"), slot, seen)
+    if any(
+        other.status == "lost" and not other.passed and older in state.messages
+        for older, other in enumerate(state.runs)
+    ):
+        state = state._replace(broken=PILE_UP)
     state = _account(rules, _settle_unstarted(rules, state, slot), slot, seen)
     return f"won(attempt 1, token {state.tokens + 1})", grant(state, slot, Run("claimed", 1))
 
@@ -98,8 +109,8 @@ def _way(rules: Rules, state: State, slot: int, seen: int) -> Way:
 def _in_the_way(rules: Rules, run: Run, slot: int, *, supersedes: bool) -> Way:
     if not run.live and not rules.overlap_counts_expired:
         return "free"
-    if run.status == "claimed":
-        if not run.live and not has_started(run):
+    if unstarted_claim(run):
+        if not run.live:
             return "settle"
         return "wait" if rules.claimed_phase_waits else "overlap"
     if supersedes and rules.ranges_make_wait:
@@ -112,7 +123,7 @@ def _settle_unstarted(rules: Rules, state: State, slot: int) -> State:
     if not rules.winner_settles_unstarted:
         return state
     for older, run in enumerate(state.runs[:slot]):
-        if run.status == "claimed" and not run.live and not has_started(run):
+        if unstarted_claim(run) and not run.live:
             state = settle(state, older, "superseded")
     return state
 
@@ -123,16 +134,18 @@ def _settle_unstarted(rules: Rules, state: State, slot: int) -> State:
 def recover(rules: Rules, state: State, slot: int) -> tuple[str, State]:
     """Answer the claim of an open run whose lease is over."""
     run = state.runs[slot]
-    unstarted = not has_started(run) and run.status == "claimed" and not run.copies
-    if slot < state.late and (unstarted or not rules.takeover_ignores_late):
+    if slot < state.late and (unstarted_claim(run) or not rules.takeover_ignores_late):
         return "late", settle(state, slot, "late")
-    if run.status == "queued" and run.copies >= MAX_COPIES:
+    if run.status == "queued" and run.copies >= MAX_COPIES and (run.passed or not rules.lost_needs_a_begin):
         return "copies used up, lost", settle(state, slot, "lost")
     rises = run.status == "running" or not rules.reclaim_keeps_attempt
     if rises and run.attempt >= MAX_ATTEMPTS:
         return "attempts used up, interrupted", settle(state, slot, "interrupted")
     again = run._replace(
-        status="claimed", attempt=run.attempt + rises, copies=0 if run.status == "running" else run.copies
+        status="claimed",
+        attempt=run.attempt + rises,
+        copies=0 if run.status == "running" else run.copies,
+        passed=run.passed and run.status != "running",
     )
     return f"was {run.status}: won(attempt {again.attempt}, token {state.tokens + 1})", grant(state, slot, again)
 
@@ -147,7 +160,9 @@ def queued(rules: Rules, state: State, slot: int, token: int, *, tracked: bool) 
         return "stale", state
     status: Status = "queued" if tracked else "enqueued"
     enqueued = run.enqueued or state.due
-    return "ok", state.run(slot, run._replace(status=status, live=tracked, copies=run.copies + 1, enqueued=enqueued))
+    return "ok", state.run(
+        slot, run._replace(status=status, live=tracked, copies=min(run.copies + 1, MAX_COPIES), enqueued=enqueued)
+    )
 
 
 def release(rules: Rules, state: State, slot: int, token: int) -> tuple[str, State]:
@@ -180,14 +195,23 @@ def begin(rules: Rules, state: State, slot: int) -> tuple[str, State | None]:
         return "attempts used up, interrupted", None
     if run.status == "lost" and rules.lost_may_begin:
         return _start_lost(rules, state, slot)
-    if run.status in ("none", "trimmed") and (slot >= state.floor or not rules.begin_below_floor_is_done):
+    if run.status == "none" or (run.status == "trimmed" and not rules.begin_of_trimmed_is_done):
         return _start(state, slot, Run(attempt=1))
     return ("busy" if run.status in OPEN else "done"), None
 
 
 def _start(state: State, slot: int, run: Run) -> tuple[str, State]:
     run = run._replace(status="running", enqueued=run.enqueued or state.due)
+    state = pass_by(state)
     return f"ok(attempt {run.attempt}, token {state.tokens + 1})", grant(state, slot, run)
+
+
+def pass_by(state: State) -> State:
+    """Note that a message was begun in the queue in which the last copies of other runs wait."""
+    for slot, run in enumerate(state.runs):
+        if run.status == "queued" and run.copies == MAX_COPIES and not run.passed:
+            state = state.run(slot, run._replace(passed=True))
+    return state
 
 
 def _start_lost(rules: Rules, state: State, slot: int) -> tuple[str, State | None]:
@@ -215,4 +239,4 @@ def child_died(rules: Rules, state: State, slot: int, token: int) -> tuple[str, 
         return "stale", state
     if run.attempt >= MAX_ATTEMPTS:
         return "attempts used up, interrupted", settle(state, slot, "interrupted")
-    return "ok", state.run(slot, run._replace(status="claimed", attempt=run.attempt + 1, live=False, copies=0))
+    return "ok, its lease is over", state.run(slot, run._replace(live=False))

@@ -12,7 +12,7 @@ import pytest
 from tests.model.checks import assert_breaks, assert_keeps_every_promise
 from tests.model.runs import Runs
 from tests.model.world import (
-    FALSE_INTERRUPTED,
+    FALSE_ATTEMPT,
     FALSE_LOST,
     FALSE_SKIP,
     FALSE_SUPERSEDED,
@@ -21,6 +21,7 @@ from tests.model.world import (
     NO_END,
     ORPHANED,
     OVERLAP,
+    PILE_UP,
     TWICE,
     TWO_ENDS,
     Fault,
@@ -89,8 +90,13 @@ def test_begin_while_claimed() -> None:
 
 
 def test_begin_has_id() -> None:
-    """A begin whose reply was lost meets its own lease when repeated, and attempts are used up by nobody's death."""
-    assert_breaks(Runs(ONE_SLOT, without("begin_has_id")), FALSE_INTERRUPTED)
+    """A begin whose reply was lost meets its own lease when repeated, and an attempt is used up by nobody's death."""
+    assert_breaks(Runs(ONE_SLOT, without("begin_has_id")), FALSE_ATTEMPT)
+
+
+def test_begin_id_outlives_lease() -> None:
+    """The store goes away with the reply and comes back after the lease: the repeated begin must not be refused."""
+    assert_breaks(Runs(ONE_SLOT, without("begin_id_outlives_lease")), FALSE_ATTEMPT)
 
 
 def test_begin_busy_while_live() -> None:
@@ -98,9 +104,9 @@ def test_begin_busy_while_live() -> None:
     assert_breaks(Runs(ONE_SLOT, without("begin_busy_while_live")), FENCED)
 
 
-def test_begin_below_floor_is_done() -> None:
+def test_begin_of_trimmed_is_done() -> None:
     """A message delivered again after the run's state was trimmed runs the slot a second time."""
-    assert_breaks(Runs(ONE_SLOT, without("begin_below_floor_is_done")), TWICE)
+    assert_breaks(Runs(ONE_SLOT, without("begin_of_trimmed_is_done")), TWICE)
 
 
 def test_finish_compares_token() -> None:
@@ -147,8 +153,8 @@ def test_release_keeps_state() -> None:
 
 
 def test_reclaim_keeps_attempt() -> None:
-    """Two failed publishes use up the attempts of a run that no worker has seen."""
-    assert_breaks(Runs(ONE_SLOT, without("reclaim_keeps_attempt")), FALSE_INTERRUPTED)
+    """A failed publish uses up an attempt of a run that no worker has seen."""
+    assert_breaks(Runs(ONE_SLOT, without("reclaim_keeps_attempt")), FALSE_ATTEMPT)
 
 
 def test_takeover_ignores_late() -> None:
@@ -172,6 +178,11 @@ def test_claimed_phase_waits() -> None:
 def test_delayed_run_makes_wait() -> None:
     """A slot is skipped for an older one that was enqueued late, by our own fault, when nothing was in its way."""
     assert_breaks(Runs(TWO_SLOTS, without("delayed_run_makes_wait")), FALSE_SKIP)
+
+
+def test_lost_needs_a_begin() -> None:
+    """Workers are away, the waiting run is given up, and each further slot puts one more message into the queue."""
+    assert_breaks(Runs(BACKLOG, without("lost_needs_a_begin")), PILE_UP)
 
 
 def test_lost_may_begin() -> None:

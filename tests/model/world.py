@@ -25,6 +25,7 @@ OVERLAP = "OVERLAP: two slots of one job run at once under live tokens"
 STUCK = "STUCK: a slot is open and nothing will happen to it"
 FENCED = "LIVE WORKER FENCED: its run went to somebody else, or ended, while its lease held"
 FALSE_INTERRUPTED = "FALSE INTERRUPTED: attempts used up, though fewer workers than that died"
+FALSE_ATTEMPT = "FALSE ATTEMPT: a new attempt was counted, though no worker died for it"
 FALSE_LOST = "FALSE LOST: ended as lost, though not every copy of its message was"
 ALL_DROPPED = "ALL DROPPED: no body ran, though no fault forbade it"
 TWO_ENDS = "TWO ENDS: a slot that had a state of its own was settled over it"
@@ -32,6 +33,7 @@ NO_END = "NO END: a slot at or below the floor is in no state at all"
 FALSE_SKIP = "FALSE SKIP: skipped for an overlap, though nothing was enqueued when the slot was due"
 FALSE_SUPERSEDED = "FALSE SUPERSEDED: settled in favour of newer slots, none of which was won"
 MISSED_AFTER_START = "MISSED AFTER START: a run that had started was settled as missed"
+PILE_UP = "PILE-UP: a job's second message is on its way, while the first waits and no worker was there"
 ORPHANED = "ORPHANED CLAIM: the instance that holds it lives and does not know"
 
 
@@ -43,10 +45,12 @@ class Rules:
     """begin admits a run whose publish is not on record yet."""
     begin_has_id: bool = True
     """A begin repeated with the same delivery id answers as the first did."""
+    begin_id_outlives_lease: bool = True
+    """It does so even when the lease ran out before it was repeated, as long as nobody else was granted the run."""
     begin_busy_while_live: bool = True
     """begin drops the message of a run that is running under a live lease."""
-    begin_below_floor_is_done: bool = True
-    """A message of a slot that is at or below the floor and has no state is dropped."""
+    begin_of_trimmed_is_done: bool = True
+    """A message of a slot whose state was trimmed is dropped."""
     claim_has_id: bool = True
     """A claim repeated with the same claim id answers as the first did."""
     claim_checked_before_publish: bool = True
@@ -83,6 +87,8 @@ class Rules:
     """Superseded slots are not settled in a step after the claim."""
     floor_compared: bool = True
     """A claim that saw another floor changes nothing."""
+    lost_needs_a_begin: bool = True
+    """A run is lost only if workers began something in its queue while its copies waited."""
     lost_may_begin: bool = True
     """A lost run whose message arrives after all may begin."""
     lost_yields_to_started: bool = True
@@ -126,6 +132,8 @@ class Run(NamedTuple):
     """Recorded publishes of this attempt."""
     enqueued: int = 0
     """How many slots were due when the run was first enqueued; 0: it was not."""
+    passed: bool = False
+    """Some other message was begun in the queue after all copies of this run's were published."""
     token: int = 0
 
 
