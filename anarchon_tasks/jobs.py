@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from anarchon_tasks._durations import to_ms, to_text
 from anarchon_tasks.errors import ConfigError
+from anarchon_tasks.schedules.stored import details
 from anarchon_tasks.stores.base import Definition, Delivery, Overlap, Policy
 
 if TYPE_CHECKING:
@@ -277,9 +278,12 @@ class Job:
             "queue": self.queue,
             "options": options,
         }
+        more = details(self.schedule)
+        if more:
+            document["details"] = more
         return Definition(
             name=self.name,
-            fingerprint=_digest(self.schedule.fingerprint),
+            fingerprint=fingerprint(self.schedule),
             document=json.dumps(document, separators=(",", ":"), default=str),
         )
 
@@ -288,5 +292,6 @@ def _hash(*parts: object) -> int:
     return int.from_bytes(hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).digest(), "big")
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+def fingerprint(schedule: Schedule) -> str:
+    """Return what the store compares to see whether a job's slots may have changed."""
+    return hashlib.blake2b(schedule.fingerprint.encode(), digest_size=12).hexdigest()

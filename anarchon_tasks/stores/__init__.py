@@ -7,6 +7,7 @@ driver before a store that needs it is opened.
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -29,6 +30,7 @@ __all__ = [
     "backend_from_url",
     "from_url",
     "open_store",
+    "open_to_read",
 ]
 
 _LAZY = {"RedisBackend": "anarchon_tasks.stores.redis", "ValkeyBackend": "anarchon_tasks.stores.redis"}
@@ -42,6 +44,10 @@ _SCHEMES = {
     "valkey": ("ValkeyBackend", "valkey"),
     "valkeys": ("ValkeyBackend", "valkey"),
 }
+_NOT_TEXT = frozenset({"clock", "create"})
+"""Options of backends that a URL cannot carry."""
+
+_NOT_IN_URLS = frozenset({"clock", "create"})
 _NOT_YET = {
     "amqp": "RabbitMQ",
     "amqps": "RabbitMQ",
@@ -95,7 +101,10 @@ def from_url(url: str, **options: object) -> LeaseStore:
         ConfigError: The scheme is not known, an option is not one of that store, or the driver is not installed.
 
     """
-    backend = backend_from_url(url, **options)
+    return _opened(backend_from_url(url, **options), url)
+
+
+def _opened(backend: Backend, url: str) -> LeaseStore:
     try:
         return backend.open()
     except ModuleNotFoundError as error:
@@ -128,6 +137,25 @@ def open_store(value: str | Backend | LeaseStore, **options: object) -> LeaseSto
     return value.open() if hasattr(value, "open") else value
 
 
+def open_to_read(value: str | Backend | LeaseStore, **options: object) -> LeaseStore:
+    """Return the store that a setting means, as `open_store`; a store that is not there is not made.
+
+    Args:
+        value: The setting.
+        options: More options of the store, for a URL only.
+
+    Raises:
+        ConfigError: The setting is none of these, or has options that have no place.
+
+    """
+    backend = backend_from_url(value, **options) if isinstance(value, str) else value
+    if isinstance(backend, SqliteBackend) and not (options and backend is value):
+        backend = replace(backend, create=False)
+    if isinstance(value, str):
+        return _opened(cast("Backend", backend), value)
+    return open_store(backend, **options)
+
+
 def _made(make: Callable[..., Backend], scheme: str, url: str, options: dict[str, object]) -> Backend:
     names = [name for name in inspect.signature(make).parameters if not name.startswith("_")]
     ours = names if scheme == "memory" else names[1:]
@@ -138,7 +166,7 @@ def _made(make: Callable[..., Backend], scheme: str, url: str, options: dict[str
         if url.lower().partition(":")[2] not in {"", "//"}:
             raise ConfigError(f"{url} has too much in it: write memory://")
         return make(**options)
-    rest, in_url = _urls.split_options(url, ours=ours, driver=None)
+    rest, in_url = _urls.split_options(url, ours=[name for name in ours if name not in _NOT_TEXT], driver=None)
     return make(rest, **_urls.merged(url, in_url, options))
 
 

@@ -56,6 +56,7 @@ class SqliteBackend:
         path: The file, as a path or as a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`.
         table: The name of its main table and the head of the names of the others; several can live in one file.
         busy_timeout: How long a call waits for other processes before it raises `StoreUnavailable`.
+        create: Make the file and its tables when they are missing. Without, every call raises `StoreUnavailable` then.
         clock: What tells the time, for tests; the host's clock by default.
 
     """
@@ -63,6 +64,7 @@ class SqliteBackend:
     path: str | os.PathLike[str]
     table: str = field(default=DEFAULT_TABLE, kw_only=True)
     busy_timeout: Duration = field(default=5.0, kw_only=True)
+    create: bool = field(default=True, kw_only=True)
     clock: Clock | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -79,7 +81,7 @@ class SqliteBackend:
         from anarchon_tasks.stores.sqlite import SqliteStore  # noqa: PLC0415 - stores load when they are opened
 
         timeout_s = to_ms(self.busy_timeout, option="busy_timeout") / 1_000
-        return SqliteStore(self.path, table=self.table, busy_timeout_s=timeout_s, clock=self.clock)
+        return SqliteStore(self.path, table=self.table, busy_timeout_s=timeout_s, create=self.create, clock=self.clock)
 
 
 def sqlite_path(url: str) -> str:

@@ -39,8 +39,9 @@ _WAL_RETRY_S = 0.01
 class SqliteFile:
     """Gives out connections, one user at a time each, and never one that was opened before a fork."""
 
-    def __init__(self, path: Path, *, table: str, busy_timeout_s: float) -> None:
+    def __init__(self, path: Path, *, table: str, busy_timeout_s: float, create: bool = True) -> None:
         self.path = path
+        self.create = create
         self.table = table
         self.busy_timeout_s = busy_timeout_s
         self._names = {name: table + suffix for name, suffix in _NAMES.items()}
@@ -124,6 +125,8 @@ class SqliteFile:
         pool.add(connection)
         try:
             fresh = not self._check_names(db)
+            if fresh:
+                self._may_create()
             self._prepare(db)
             if fresh:
                 self._create(db)
@@ -201,6 +204,15 @@ class SqliteFile:
             raise StoreUnavailable(f"{self.path} is a directory: give the path of a file in it")
         if not self.path.parent.is_dir():
             raise StoreUnavailable(f"the directory {self.path.parent} does not exist: create it, or correct the path")
+        if not self.path.exists():
+            self._may_create()
+
+    def _may_create(self) -> None:
+        if not self.create:
+            raise StoreUnavailable(
+                f"{self.path} holds no anarchon-tasks store with table={self.table!r}: correct the path or the table, "
+                "or start a scheduler, which makes the store"
+            )
 
     def _warn_of_network(self) -> None:
         kind = None if self._warned else _mounts.network_filesystem(self.path)

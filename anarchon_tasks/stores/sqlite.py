@@ -55,6 +55,7 @@ class SqliteStore:
         path: The file. A relative path is taken from the directory that is current now.
         table: The name of the main table and the head of the names of the others.
         busy_timeout_s: How long a call waits for other processes before it raises `StoreUnavailable`.
+        create: Make the file and its tables when they are missing.
         clock: What tells the time, for tests; the host's clock by default.
 
     """
@@ -65,13 +66,15 @@ class SqliteStore:
         *,
         table: str = DEFAULT_TABLE,
         busy_timeout_s: float = 5.0,
+        create: bool = True,
         clock: Clock | None = None,
     ) -> None:
         check_table(table)
         self.namespace = table
         self.capabilities = Capabilities(server_clock=False, many_hosts=False)
         self._clock = clock or SystemClock()
-        self._file = SqliteFile(Path(os.path.abspath(path)), table=table, busy_timeout_s=busy_timeout_s)  # noqa: PTH100
+        absolute = Path(os.path.abspath(path))  # noqa: PTH100
+        self._file = SqliteFile(absolute, table=table, busy_timeout_s=busy_timeout_s, create=create)
         self.location = f"sqlite:///{self._file.path}"
 
     # --- the account -------------------------------------------------------------------------------------------------
