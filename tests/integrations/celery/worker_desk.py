@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,9 +14,9 @@ import redis
 from celery import Celery
 
 from anarchon_tasks.header import HEADER, Header
-from anarchon_tasks.model import Run, RunRef, message_id
+from anarchon_tasks.model import Run, RunRef, Status, message_id
 from anarchon_tasks.stores import from_url
-from anarchon_tasks.stores.base import Claim, ClaimKind, Definition, Policy, Queued
+from anarchon_tasks.stores.base import Claim, ClaimKind, Definition, Delivered, Finish, Policy, Queued
 from tests.servers import OwnedProcess, ProcessOwner, RedisServer, poll_until
 
 if TYPE_CHECKING:
@@ -58,7 +57,9 @@ class Desk:
         self.redis = redis.Redis.from_url(broker)
         self.seen_types: list[tuple[str, str]] = []
         self.worker: OwnedProcess | None = None
+        self.pool = ""
         self._numbers = itertools.count(1)
+        self._gates: list[Path] = []
         self._stop = threading.Event()
         self._listener: threading.Thread | None = None
 
@@ -72,6 +73,7 @@ class Desk:
         **env: str,
     ) -> OwnedProcess:
         """Start a worker and return once it is ready."""
+        self.pool = pool
         name = f"{pool}{next(self._numbers)}@desk"
         command = ["-m", "celery", "-q", "-A", app, "worker", "-P", pool, "-c", str(concurrency), "-n", name]
         variables = {
@@ -87,9 +89,9 @@ class Desk:
 
     # --- the scheduler's part ----------------------------------------------------------------------------------------
 
-    def claim(self, task: str, *args: object, trigger: str = "schedule", job: str | None = None) -> Sent:
+    def claim(self, task: str, *args: object) -> Sent:
         """Register a job of its own and claim a run of it."""
-        job = job or f"{task}-{uuid.uuid4().hex[:8]}"
+        job = f"{task}-{uuid.uuid4().hex[:8]}"
         slot = self.store.time().now_ms
         self.store.register([Definition(name=job, fingerprint="1", document="{}", floor=slot - 1)])
         ref = RunRef(job, slot)
@@ -141,9 +143,21 @@ class Desk:
         """Claim a run and publish it."""
         return self.publish(self.claim(task, *args), **options)
 
+    def end(self, sent: Sent, status: Status) -> None:
+        """Decide the run, whatever becomes of its message."""
+        delivered = Delivered(message_id=sent.id, retries=0, worker="", pid=0)
+        end = Finish(ref=sent.ref, status=status, delivered=delivered, attempt=1, header_token=sent.header.token)
+        assert self.store.finish([end]).answers == [True]
+
     def gate(self) -> Path:
-        """Return a file that is not there yet."""
-        return self.directory / f"gate-{next(self._numbers)}"
+        """Return a file that is not there yet, for tasks to wait for."""
+        self._gates.append(self.directory / f"gate-{next(self._numbers)}")
+        return self._gates[-1]
+
+    def open_gates(self) -> None:
+        """Let every task that still waits go on."""
+        while self._gates:
+            self._gates.pop().touch()
 
     # --- what became of it -------------------------------------------------------------------------------------------
 
@@ -182,15 +196,27 @@ class Desk:
             what=lambda: f"{count} x {what!r}: {self.evidence(what, sent)}\n{self.tail()}",
         )
 
-    def result(self, sent: Sent) -> str | None:
+    def body_pid(self, sent: Sent) -> int:
+        """Return the process that executes the run, once it does."""
+        return int(self.seen("body", sent)[-1]["pid"])
+
+    def result(self, sent: Sent | str) -> str | None:
         """Return Celery's stored state of the message."""
-        raw = self.redis.get(f"celery-task-meta-{sent.id}")
+        raw = self.redis.get(f"celery-task-meta-{sent if isinstance(sent, str) else sent.id}")
         return json.loads(raw)["status"] if raw else None
 
-    def settled(self, sent: Sent | None = None, timeout: float = 15.0) -> None:
-        """Return once the queue is empty and the worker has nothing under way that came before now."""
-        marker = self.app.send_task("ok", (), task_id=f"marker-{uuid.uuid4().hex}")
-        self.seen("body", marker.id, timeout=timeout)
+    def refused(self, sent: Sent, count: int = 1, timeout: float = 15.0) -> None:
+        """Return once the worker has refused so many messages of this id."""
+        text = f"message {sent.id} not started"
+        poll_until(
+            lambda: self.worker is not None and self.worker.output().count(text) >= count,
+            timeout,
+            what=lambda: f"{count} x {text!r}\n{self.tail()}",
+        )
+
+    def by_hand(self, task: str, *args: object, **options: Any) -> str:
+        """Send a task as any user would, and return its id."""
+        return self.app.send_task(task, args, **options).id
 
     def tail(self) -> str:
         """Return the end of the newest worker's output."""
@@ -255,11 +281,6 @@ def open_desk(directory: Path) -> Iterator[Desk]:
         server.kill()
 
 
-def stale(header: Header) -> Header:
+def older(header: Header) -> Header:
     """Return the header of an older grant of the same attempt."""
     return replace(header, token=header.token - 1)
-
-
-def moment() -> float:
-    """Return the monotonic time."""
-    return time.monotonic()

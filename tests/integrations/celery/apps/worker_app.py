@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from anarchon_celery.worker import install
-from celery import Celery, Task, shared_task
+from celery import Celery, Task, chord, group, shared_task
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.worker.request import Request
 
@@ -142,6 +142,14 @@ def calls(self: Any) -> None:
     """Call another task."""
     note("body", self)
     ok.delay()
+
+
+@app.task(bind=True, name="spreads")
+def spreads(self: Any, header: str) -> None:
+    """Call a group and a chord whose messages inherit the header of a run."""
+    note("body", self)
+    group([ok.s(1), ok.s(2)]).apply_async(headers={"anarchon": header})
+    chord([ok.s(3), ok.s(4)], ok.s()).apply_async(headers={"anarchon": header})
 
 
 @app.task(bind=True, name="limited")
