@@ -36,9 +36,6 @@ from tests.model.world import (
 
 IDLE = Scheduler()
 FREE = Worker()
-HOLDING = ("won", "published", "failed", "settle")
-"""The phases in which a scheduler renews its claim's lease."""
-
 Steps = Iterator[Step[State]]
 
 
@@ -68,6 +65,12 @@ class Runs:
         workers = sorted((*it[:-1], tokens[it.slot] == it.token) for it in state.workers)
         reports = tuple((slot, tokens[slot] == token) for slot, token in state.reports)
         runs = tuple([run[:-1] for run in state.runs])
+        if state.replica is not None:  # tokens that are stale now may be current again
+            return (
+                state._replace(schedulers=(), workers=()),
+                tuple(sorted(state.schedulers)),
+                tuple(sorted(state.workers)),
+            )
         return (
             runs, state.facts, tuple(schedulers), tuple(workers), state.messages, reports,
             state.floor, state.due, state.late, state.faults, state.outage, state.broken,
@@ -107,7 +110,8 @@ class Runs:
 
     def _excuse(self, state: State, scheduler: Scheduler) -> State:
         """An enqueue-only job can't survive a fault between publish and record: nobody knows of the message."""
-        if self.world.tracked or scheduler.phase not in ("published", "failed"):
+        excusable = scheduler.phase in ("published", "unknown", "failed") and not self.world.at_most_once
+        if self.world.tracked or not excusable:
             return state
         return state.fact(scheduler.slot, state.facts[scheduler.slot]._replace(excused=True))
 
@@ -116,7 +120,7 @@ class Runs:
         for slot in range(state.floor, state.due):
             answer, _ = store.claim(self.rules, state, slot, state.floor)
             settles_first = slot > state.floor and not self.rules.ranges_not_before_win
-            if answer[:3] == "won" or answer in ("late", "overlap") or settles_first:
+            if answer[:3] == "won" or answer[:2] == "on" or answer in ("late", "overlap") or settles_first:
                 yield Step(
                     f"S{index}: sees floor {state.floor}, means to claim slot {slot + 1}",
                     state.scheduler(index, Scheduler("plan", slot, state.floor)),
@@ -129,7 +133,7 @@ class Runs:
                 continue
             if run.status == "running" and state.outage and self.rules.grace_after_outage:
                 continue
-            answer, after = store.recover(self.rules, state, slot)
+            answer, after = store.recover(self.rules, state, slot, at_most_once=self.world.at_most_once)
             yield from self._answered(state, index, after, f"claims slot {slot + 1} again -> {answer}", slot, slot)
 
     def _answered(self, state: State, index: int, after: State, label: str, slot: int, seen: int) -> Steps:
@@ -177,9 +181,9 @@ class Runs:
         label = f"S{index}: publishes slot {slot + 1}"
         yield Step(label, sent.scheduler(index, scheduler._replace(phase="published")))
         if self._may(state, "publish error"):
-            failed = scheduler._replace(phase="failed")
-            taken = self._excuse(sent.scheduler(index, failed), failed)
-            yield Step(f"{label}: error, though the broker took it", taken.fault(), fault=True)
+            failed, unknown = scheduler._replace(phase="failed"), scheduler._replace(phase="unknown")
+            taken = self._excuse(sent.scheduler(index, unknown), unknown)
+            yield Step(f"{label}: no answer, though the broker took it", taken.fault(), fault=True)
             yield Step(f"{label}: error, not taken", state.scheduler(index, failed).fault(), fault=True)
 
     def _phase_overslept(self, state: State, index: int, scheduler: Scheduler) -> Steps:
@@ -197,8 +201,11 @@ class Runs:
 
     def _phase_failed(self, state: State, index: int, scheduler: Scheduler) -> Steps:
         _, slot, _, token = scheduler
-        answer, after = store.release(self.rules, state, slot, token)
+        handed_back = self.world.at_most_once and scheduler.phase == "failed"
+        answer, after = store.release(self.rules, state, slot, token, handed_back=handed_back)
         yield Step(f"S{index}: release(slot {slot + 1}, token {token}) -> {answer}", after.scheduler(index, IDLE))
+
+    _phase_unknown = _phase_failed
 
     # ---- workers
 
@@ -295,7 +302,8 @@ class Runs:
     def _becomes_due(self, state: State) -> Step[State]:
         slot = state.due
         busy = bool(state.messages) or any(run.status in OPEN and run.enqueued for run in state.runs)
-        facts = state.facts[slot]._replace(busy=busy)
+        facts = state.facts[slot]
+        facts = facts._replace(busy=busy or facts.busy)
         return Step(f"slot {slot + 1} becomes due", state.fact(slot, facts)._replace(due=slot + 1))
 
     def _held(self, state: State, slot: int, run: Run) -> bool:
@@ -339,6 +347,8 @@ class Runs:
             yield Step(label, state._replace(late=state.late + 1).fault(), fault=True)
         if "outage" in faults and any(run.live and run.status == "running" for run in state.runs):
             yield self._outage(state)
+        if "failover" in faults:
+            yield self._failover(state)
 
     def _broker_faults(self, state: State, slot: int) -> Steps:
         facts = state.facts[slot]
@@ -381,6 +391,17 @@ class Runs:
         label = "the store is away until all leases of running runs are over"
         return Step(label, state._replace(runs=runs, outage=True).fault(), fault=True)
 
+    def _failover(self, state: State) -> Step[State]:
+        """Let a replica fall behind, or fall back to it: what it forgot may run again, and beside other slots."""
+        if state.replica is None:
+            after = state._replace(replica=(state.runs, state.floor))
+            return Step("the store's replica falls behind", after, fault=True)
+        runs, floor = state.replica
+        facts = tuple(it._replace(deaths=MAX_ATTEMPTS, busy=True, excused=True) for it in state.facts)
+        workers = tuple(it._replace(paused=it != FREE) for it in state.workers)
+        after = state._replace(runs=runs, floor=floor, facts=facts, workers=workers, replica=None).fault()
+        return Step("the store fails over to its replica", after, fault=True)
+
     # ---- promises
 
     def violations(self, state: State, *, at_rest: bool) -> Iterator[str]:
@@ -410,7 +431,8 @@ class Runs:
                     running.add(worker.slot)
             elif not worker.paused:
                 yield FENCED
-        if len(running) > 1:
+        failed_over = state.facts[0].busy
+        if len(running) > 1 and not failed_over:
             yield OVERLAP
 
     def _rest_violations(self, state: State) -> Iterator[str]:
@@ -424,6 +446,8 @@ class Runs:
                 newer in SETTLED_UNASKED | {"superseded"} for newer in statuses[slot + 1 :]
             ):
                 yield FALSE_SUPERSEDED
+            elif self.world.at_most_once:
+                continue
             elif status == "lost" and facts.vanished < MAX_COPIES and not any(it.bodies for it in state.facts):
                 yield FALSE_LOST
         undisturbed = not any(facts.bodies or facts.deaths or facts.vanished for facts in state.facts)

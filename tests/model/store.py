@@ -57,11 +57,16 @@ def unstarted_claim(run: Run) -> bool:
 def claim(rules: Rules, state: State, slot: int, seen: int) -> tuple[str, State]:
     """Answer a claim that saw a floor and carries the slots between as missed."""
     if state.runs[slot].status != "none":
+        if state.floor == seen <= slot:
+            return "on the account now, running or done", _account(rules, state, slot, seen)
         return "running or done", state
     if slot < state.floor:
         return "done", state
     if rules.floor_compared and state.floor != seen:
         return f"moved({state.floor})", state
+    brought_back = any(run.status != "none" for run in state.runs[state.floor : slot])
+    if brought_back and rules.claims_brought_back_first:
+        return "an older one first", state
     if slot < state.late:
         return "late", _account(rules, settle(state, slot, "late"), slot, seen)
     way = _way(rules, state, slot, seen)
@@ -131,9 +136,11 @@ def _settle_unstarted(rules: Rules, state: State, slot: int) -> State:
 # ---- claims of runs that are on record, open, with their lease over
 
 
-def recover(rules: Rules, state: State, slot: int) -> tuple[str, State]:
+def recover(rules: Rules, state: State, slot: int, *, at_most_once: bool) -> tuple[str, State]:
     """Answer the claim of an open run whose lease is over."""
     run = state.runs[slot]
+    if at_most_once and (run.status == "queued" or (rules.at_most_once_gives_up and not run.handed_back)):
+        return "lost", settle(state, slot, "lost")
     if slot < state.late and (unstarted_claim(run) or not rules.takeover_ignores_late):
         return "late", settle(state, slot, "late")
     if run.status == "queued" and run.copies >= MAX_COPIES and (run.passed or not rules.lost_needs_a_begin):
@@ -145,6 +152,7 @@ def recover(rules: Rules, state: State, slot: int) -> tuple[str, State]:
         status="claimed",
         attempt=run.attempt + rises,
         copies=0 if run.status == "running" else run.copies,
+        handed_back=False,
         passed=run.passed and run.status != "running",
     )
     return f"was {run.status}: won(attempt {again.attempt}, token {state.tokens + 1})", grant(state, slot, again)
@@ -165,12 +173,13 @@ def queued(rules: Rules, state: State, slot: int, token: int, *, tracked: bool) 
     )
 
 
-def release(rules: Rules, state: State, slot: int, token: int) -> tuple[str, State]:
+def release(rules: Rules, state: State, slot: int, token: int, *, handed_back: bool = False) -> tuple[str, State]:
     """Hand a claim back, if the run is still claimed under the token."""
     run = state.runs[slot]
     if not _applies(run, token, compare=rules.release_compares_token):
         return "stale", state
-    return "ok", state.run(slot, run._replace(status="claimed", live=False) if rules.release_keeps_state else Run())
+    released = run._replace(status="claimed", live=False, handed_back=handed_back)
+    return "ok", state.run(slot, released if rules.release_keeps_state else Run())
 
 
 def _applies(run: Run, token: int, *, compare: bool) -> bool:
@@ -197,6 +206,8 @@ def begin(rules: Rules, state: State, slot: int) -> tuple[str, State | None]:
         return _start_lost(rules, state, slot)
     if run.status == "none" or (run.status == "trimmed" and not rules.begin_of_trimmed_is_done):
         return _start(state, slot, Run(attempt=1))
+    if run.status in ("superseded", "late") and run.attempt == 0 and not rules.begin_below_floor_is_done:
+        return _start(state._replace(broken=TWO_ENDS), slot, Run(attempt=1))
     return ("busy" if run.status in OPEN else "done"), None
 
 

@@ -49,6 +49,8 @@ class Rules:
     """It does so even when the lease ran out before it was repeated, as long as nobody else was granted the run."""
     begin_busy_while_live: bool = True
     """begin drops the message of a run that is running under a live lease."""
+    begin_below_floor_is_done: bool = True
+    """A message of a slot at or below the floor that never had a state, or lost it, is dropped."""
     begin_of_trimmed_is_done: bool = True
     """A message of a slot whose state was trimmed is dropped."""
     claim_has_id: bool = True
@@ -87,6 +89,10 @@ class Rules:
     """Superseded slots are not settled in a step after the claim."""
     floor_compared: bool = True
     """A claim that saw another floor changes nothing."""
+    claims_brought_back_first: bool = True
+    """A claim does not pass over a slot that a worker brought back after the store had lost it."""
+    at_most_once_gives_up: bool = True
+    """Delivered at most once, a claim that ran out without a word is lost: its message may be on its way."""
     lost_needs_a_begin: bool = True
     """A run is lost only if workers began something in its queue while its copies waited."""
     lost_may_begin: bool = True
@@ -104,7 +110,7 @@ class Rules:
 Fault = Literal[
     "kill scheduler", "pause scheduler", "lose claim reply", "publish error",
     "kill worker", "pause worker", "lose begin reply", "report",
-    "duplicate", "lose message", "slow queue", "late", "trim", "outage",
+    "duplicate", "lose message", "slow queue", "late", "trim", "outage", "failover",
 ]  # fmt: skip
 
 
@@ -117,6 +123,8 @@ class World:
     slots: int = 1
     schedulers: int = 2
     workers: int = 2
+    at_most_once: bool = False
+    """Whether a publish whose outcome is unknown is not repeated."""
     tracked: bool = True
     """Whether workers ask the store before they run; without, a job is enqueue-only."""
 
@@ -132,6 +140,8 @@ class Run(NamedTuple):
     """Recorded publishes of this attempt."""
     enqueued: int = 0
     """How many slots were due when the run was first enqueued; 0: it was not."""
+    handed_back: bool = False
+    """The claim was released after a publish that surely failed."""
     passed: bool = False
     """Some other message was begun in the queue after all copies of this run's were published."""
     token: int = 0
@@ -151,7 +161,7 @@ class Facts(NamedTuple):
 
 
 class Scheduler(NamedTuple):
-    """What an instance is about to do: `plan`, `asked`, `settle`, `won`, `overslept`, `published` or `failed`."""
+    """What an instance is at: `plan`, `asked`, `settle`, `won`, `overslept`, `published`, `unknown` or `failed`."""
 
     phase: str = "idle"
     slot: int = 0
@@ -190,6 +200,8 @@ class State(NamedTuple):
     """How many faults may still happen."""
     outage: bool = False
     """The store was away and not all live workers have beaten since."""
+    replica: tuple[tuple[Run, ...], int] | None = None
+    """The runs and the floor to which a failover falls back."""
     broken: str = ""
     """A promise that the last step broke."""
 
