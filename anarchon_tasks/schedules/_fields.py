@@ -103,7 +103,7 @@ def read(text: object) -> Expression:
         raise ScheduleError(message)
     expression = Expression(fields=_split(text))
     for name, field in zip(expression.names, expression.fields, strict=True):
-        _check(name, field.lower(), text)
+        _check(name, field, text)
     return expression
 
 
@@ -142,12 +142,13 @@ def _alias(word: str, text: str) -> tuple[str, ...]:
 
 
 def _check(name: str, field: str, text: str) -> None:
-    for item in field.split(","):
+    items = field.lower().split(",")
+    for item in items:
         if _RANDOM.fullmatch(item):
             raise wrong_field(
                 text, name, field, "R is drawn anew by each process; write H, hashed with the job's name, instead"
             )
-        if item != field and _HASH.fullmatch(item):
+        if len(items) > 1 and _HASH.fullmatch(item):
             raise wrong_field(text, name, field, "H stands alone in its field")
         low, dash, high = item.partition("/")[0].partition("-")
         if dash and low == high:
@@ -163,13 +164,13 @@ def check_days(expression: Expression, *, day_or: bool) -> None:
         ScheduleError: `#`, `L5` or `W` is combined with a restriction in the other day field.
 
     """
-    day, weekday = expression.field("day-of-month") or "*", expression.field("day-of-week") or "*"
+    weekday, _, day = (field.lower() for field in expression.fields[:-4:-1])
     if not day_or or day in _ANY_DAY or weekday in _ANY_DAY:
         return
     nth = any(_NTH.fullmatch(item) for item in weekday.split(","))
     if nth or "w" in day:
         name, other = ("day-of-week", "day-of-month") if nth else ("day-of-month", "day-of-week")
-        field = weekday if nth else day
+        field = expression.fields[-1 if nth else -3]
         raise wrong_field(
             expression.text, name, field, f"it can't be combined with a {other}; set {other} to * or use two schedules"
         )

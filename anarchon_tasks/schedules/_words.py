@@ -61,7 +61,9 @@ def _clock(parts: Parts) -> str:
     times = _times(parts)
     if times and parts.second is not None and len(parts.second) == 1:
         return "At " + join(f"{time}:{parts.second[0]:02}" for time in times)
-    return f"{seconds}, in the minutes given by: {minute[0].lower()}{minute[1:]}"
+    if times:
+        return f"{seconds} during the minute{_s(times)} {join(times)}"
+    return f"{seconds}, in these minutes: {minute[0].lower()}{minute[1:]}"
 
 
 def _seconds(second: Values) -> str:
@@ -171,10 +173,19 @@ def _weekday(parts: Parts, *, bare: bool) -> str:
     days = parts.weekday
     if len(days) == len(_DAYS):
         return "on any day of the week"
-    if _is_run(days):
+    days = _around_the_week(days)
+    if _is_run([day if day >= days[0] else day + len(_DAYS) for day in days]):
         run = f"{_DAYS[days[0]]} to {_DAYS[days[-1]]}"
         return run if bare else f"on a day from {run}"
     return f"on {join((_DAYS[day] for day in days), last='and' if bare else 'or')}"
+
+
+def _around_the_week(days: list[int]) -> list[int]:
+    """Start a stretch of days that crosses the end of the week at its first day: Friday to Monday."""
+    if days[0] != 0 or days[-1] != len(_DAYS) - 1:
+        return days
+    first = next(at for at in range(len(days) - 1, -1, -1) if days[at - 1] != days[at] - 1)
+    return days[first:] + days[:first]
 
 
 def _months(parts: Parts) -> str:
@@ -196,7 +207,7 @@ def _runs(values: list[int]) -> str:
     return f"{values[0]} to {values[-1]}" if _is_run(values) else join(values)
 
 
-def _s(values: Sequence[int]) -> str:
+def _s(values: Sequence[object]) -> str:
     return "" if len(values) == 1 else "s"
 
 

@@ -62,14 +62,14 @@ class Pattern(NamedTuple):
 class _Engine:
     """Computes the slots of one pattern."""
 
-    __slots__ = ("memo", "rule", "template", "zone")
+    __slots__ = ("memo", "pattern", "template", "zone")
 
     def __init__(self, pattern: Pattern) -> None:
         self.template = croniter(
             pattern.expression, _PROBE, ret_type=datetime, day_or=pattern.day_or, second_at_beginning=True
         )
         self.zone = zone_of(pattern.zone)
-        self.rule = pattern.rule
+        self.pattern = pattern
         self.memo = SlotMemo(self._next)
 
     def walls(self, after: datetime) -> datetime | None:
@@ -84,7 +84,10 @@ class _Engine:
         if after_ms > _LAST_MS:
             return None
         after = to_utc(max(after_ms, _FIRST_MS) // 1_000 * 1_000)
-        instant = next_instant(self.walls, zone=self.zone, rule=self.rule, after=after)
+        try:
+            instant = next_instant(self.walls, zone=self.zone, rule=self.pattern.rule, after=after)
+        except ScheduleError as error:
+            raise wrong(self.pattern.expression, str(error)) from error
         return None if instant is None else to_instant_ms(instant)
 
 
@@ -196,12 +199,12 @@ class CronSchedule:
     def note(self, slot_ms: int) -> str | None:
         """Say what a clock change did to a slot, or return None."""
         engine = self._bound_engine()
-        return _notes.slot_note(engine.walls, zone=engine.zone, rule=engine.rule, instant=to_utc(slot_ms))
+        return _notes.slot_note(engine.walls, zone=engine.zone, rule=self.rule, instant=to_utc(slot_ms))
 
     def gaps(self, after_ms: int, until_ms: int) -> tuple[str, ...]:
         """Remark on named times that a clock change removes between two instants, none being run for them."""
         engine = self._bound_engine()
-        if engine.rule.shift or follows_elapsed_time(self.expression.field("hour") or "*"):
+        if self.rule.shift or follows_elapsed_time(self.expression.field("hour") or "*"):
             return ()
         return _notes.gap_notes(engine.walls, zone=engine.zone, since=to_utc(after_ms), until=to_utc(until_ms))
 

@@ -109,15 +109,20 @@ def explain(
     if job is not None:
         schedule = schedule.for_job(job)
     zone = zone_name(timezone) or schedule.timezone or "UTC"
-    slots = upcoming(schedule, after_ms, count)
+    slots = explain_slots(schedule, after_ms=after_ms, count=count, zone=zone)
     return Explanation(
         text=schedule.text,
         kind=schedule.kind,
         words=schedule.describe(),
         timezone=zone,
-        slots=tuple(_explained(schedule, slot, zone) for slot in slots),
-        remarks=_remarks(schedule, after_ms, slots),
+        slots=slots,
+        remarks=_remarks(schedule, after_ms, [slot.slot_ms for slot in slots]),
     )
+
+
+def explain_slots(schedule: Schedule, *, after_ms: int, count: int, zone: str) -> tuple[ExplainedSlot, ...]:
+    """Return the next slots of a schedule as people read them, on the clock of a zone."""
+    return tuple(_explained(schedule, slot, zone) for slot in upcoming(schedule, after_ms, count))
 
 
 def _explained(schedule: Schedule, slot_ms: int, zone: str) -> ExplainedSlot:

@@ -66,8 +66,9 @@ def zone_name(zone: object, *, option: str = "timezone") -> str | None:
 
 
 def _hint(name: object) -> str:
-    close = difflib.get_close_matches(str(name), sorted(zoneinfo.available_timezones()), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    known = {zone.lower(): zone for zone in sorted(zoneinfo.available_timezones())}
+    close = difflib.get_close_matches(str(name).lower(), known, n=1)
+    return f" (did you mean {known[close[0]]!r}?)" if close else ""
 
 
 @lru_cache(maxsize=1)

@@ -15,12 +15,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NAMES = {
     name: number
     for names in (
-        "sun mon tue wed thu fri sat".split(),
-        [None, *"jan feb mar apr may jun jul aug sep oct nov dec".split()],
+        ("sun", "mon", "tue", "wed", "thu", "fri", "sat"),
+        ("", "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
     )
     for number, name in enumerate(names)
     if name
 }
+LAST = {"minute": 59, "hour": 23, "day": 31, "month": 12, "weekday": 6, "second": 59}
 LIMITS = {"minute": (0, 59), "hour": (0, 23), "day": (1, 31), "month": (1, 12), "weekday": (0, 7), "second": (0, 59)}
 
 CHANGES = [
@@ -81,7 +82,7 @@ def values(field: str, name: str) -> set[int]:
             start, end = low, min(high, 6) if name == "weekday" else high
         else:
             start = NAMES[first] if first in NAMES else int(first)
-            end = (NAMES[last] if last in NAMES else int(last)) if dash else (high if step else start)
+            end = (NAMES[last] if last in NAMES else int(last)) if dash else (min(high, LAST[name]) if step else start)
         found.update(range(start, end + 1, int(step or 1)))
     return {value % 7 for value in found} if name == "weekday" else found
 
@@ -96,7 +97,10 @@ class Matcher:
         self.minutes, self.hours, self.days, self.months, self.weekdays = (
             values(field, name) for field, name in zip(fields, names, strict=True)
         )
-        self.either = day_or and fields[2] != "*" and fields[4] != "*"
+        # A day field that takes everything counts as `*` if it is one, or if the other one is written with a star.
+        whole_month = fields[2] == "*" or (len(self.days) == 31 and "*" in fields[4])
+        whole_week = fields[4] == "*" or (len(self.weekdays) == 7 and "*" in fields[2])
+        self.either = day_or and not whole_month and not whole_week
         self.fixed = not (fields[0].startswith("*") or fields[1].startswith("*"))
 
     def on(self, day: date) -> bool:
@@ -121,15 +125,20 @@ def moments(zone_name: str, start: datetime, end: datetime, step: timedelta) -> 
     found = []
     wall = start
     while wall < end:
-        first, second = (
-            int((wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) - EPOCH).total_seconds()) for fold in (0, 1)
-        )
-        if (EPOCH + timedelta(seconds=first)).astimezone(zone).replace(tzinfo=None, fold=0) != wall:
-            found.append(Moment(wall=wall, instants=()))
-        else:
-            found.append(Moment(wall=wall, instants=tuple(sorted({first, second}))))
+        shown = int((wall.replace(tzinfo=UTC) - EPOCH).total_seconds())
+        first, second = (shown - _offset(wall, zone, fold) for fold in (0, 1))
+        instants: tuple[int, ...] = (first,) if first == second else (first, second)
+        if first != second and (EPOCH + timedelta(seconds=first)).astimezone(zone).replace(tzinfo=None, fold=0) != wall:
+            instants = ()
+        found.append(Moment(wall=wall, instants=instants))
         wall += step
     return tuple(found)
+
+
+def _offset(wall: datetime, zone: ZoneInfo, fold: int) -> int:
+    offset = wall.replace(tzinfo=zone, fold=fold).utcoffset()
+    assert offset is not None
+    return int(offset.total_seconds())
 
 
 def judge(matcher: Matcher, walk: tuple[Moment, ...]) -> list[int]:
@@ -154,7 +163,7 @@ def expected(
     zone: str,
     middle: date,
     *,
-    around: timedelta = timedelta(hours=30),
+    around: timedelta = timedelta(hours=18),
     margin: timedelta = timedelta(hours=26),
     step: timedelta = timedelta(minutes=1),
     day_or: bool = True,
@@ -162,7 +171,7 @@ def expected(
     """Return the slots around noon of a date, in milliseconds, and the window: after its start, up to its end."""
     noon = datetime.combine(middle, datetime.min.time()) + timedelta(hours=12)
     walk = moments(zone, noon - around - margin, noon + around + margin, step)
-    centre = int((noon.replace(tzinfo=UTC) - EPOCH).total_seconds())
+    centre = int((noon.replace(tzinfo=ZoneInfo(zone)) - EPOCH).total_seconds())
     start, end = centre - int(around.total_seconds()), centre + int(around.total_seconds())
     slots = judge(Matcher(expression, day_or=day_or), walk)
     return [slot * 1_000 for slot in slots if start < slot <= end], start * 1_000, end * 1_000
