@@ -190,6 +190,11 @@ local function claim(account, state, item)
   if not account.floor then return '["unregistered",0,0]' end
   local ask = ask_from(item)
   if not state then return claim_new(account, ask) end
+  if ask.trigger == 'schedule' and account.floor == ask.floor and ask.floor < ask.slot then
+    -- A worker brought the run back after the store had lost it: put the slot on the account.
+    settle_ranges(account, ask)
+    raise_floor(account, ask)
+  end
   return claim_known(account, ask, state)
     or answer(account, 'running', state, math.max(state.lease_until, state.not_before, NOW))
 end

@@ -1,0 +1,403 @@
+"""The Lua scripts decide as the rules do: both get the same random calls at the same instants and must answer alike.
+
+The memory store executes the rules. Calls are drawn from small sets of jobs, slots, ids and tokens, so that repeats
+after a lost reply, stale tokens, races for a slot and takeovers all happen often.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+import pytest
+import redis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from anarchon_tasks.model import Reason, RunRef, Status, Trigger
+from anarchon_tasks.stores._redis_client import Connection
+from anarchon_tasks.stores._redis_codec import job_key
+from anarchon_tasks.stores.base import (
+    Beat,
+    Begin,
+    BeginAnswer,
+    Claim,
+    ClaimAnswer,
+    Definition,
+    Delivered,
+    Delivery,
+    Finish,
+    Overlap,
+    Park,
+    Policy,
+    Queued,
+    Release,
+    Reply,
+    SlotRange,
+)
+from anarchon_tasks.stores.memory import MemoryStore
+from anarchon_tasks.stores.redis import RedisStore
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from anarchon_tasks.stores.base import LeaseStore
+
+A = TypeVar("A")
+
+START = 1_800_000_000_000
+JOBS = ("sync", 'odd: {%} "κλειδί"\n*')
+KEYS = ("", "nightly", 'a "b" \0c')
+POLICIES = (
+    Policy(),
+    Policy(keep_ms=3_000, history_size=3, max_attempts=1, coalesce_ms=1_000),
+    Policy(overlap=Overlap.ALLOW, start_timeout_ms=2_000, max_attempts=2, coalesce_ms=0, keep_ms=6_000),
+    Policy(delivery=Delivery.AT_MOST_ONCE, max_attempts=1, start_timeout_ms=1_000, start_deadline_ms=4_000),
+    Policy(takeover_delay_ms=1_500, start_deadline_ms=0, start_timeout_ms=86_400_000, claim_lease_ms=1_000),
+)
+STATE = (
+    *("status", "token", "lease_until", "not_before", "reason", "attempt", "trigger", "grant_id", "due", "latest"),
+    *("instance", "tracked", "exclusive", "releases", "publishes", "task_id", "parked", "retries", "delivered"),
+    *("deadline", "claimed_at", "enqueued_at", "first_enqueued_at", "started_at", "finished_at", "error"),
+)
+
+jobs = st.sampled_from(JOBS)
+refs = st.builds(
+    RunRef,
+    jobs,
+    st.integers(-2, 12).map(lambda step: START + step * 1_000),
+    st.sampled_from(("", "", "", *KEYS[1:])),
+)
+ids = st.sampled_from(("i1", "i2", "i3", "i4"))
+policies = st.sampled_from(POLICIES)
+errors = st.sampled_from((None, "boom", 'Traceback "…"\n/\\'))
+ranges = st.lists(
+    st.builds(
+        SlotRange,
+        first=st.just(START - 9_000),
+        last=st.integers(-8, 2).map(lambda step: START + step * 1_000),
+        count=st.integers(1, 9),
+        status=st.sampled_from((Status.MISSED, Status.SKIPPED)),
+        reason=st.sampled_from((Reason.SUPERSEDED, Reason.TOO_LATE, Reason.OVERLAP)),
+    ),
+    max_size=2,
+).map(tuple)
+delivered = st.builds(
+    Delivered,
+    message_id=st.sampled_from(("m1", "m2")),
+    retries=st.sampled_from((0, 0, 0, 1, 2)),
+    worker=st.just("w1"),
+    pid=st.sampled_from((11, 12)),
+)
+waits = st.sampled_from((0, 1, 500, 1_000, 3_000, 40_000))
+
+
+class MovedClock:
+    """A clock that the test moves, forth and sometimes back."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def wall_ms(self) -> int:
+        """Return the instant that the test has set."""
+        return self.now
+
+    def monotonic(self) -> float:
+        """Return the same in seconds."""
+        return self.now / 1_000
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Not wait."""
+        del seconds
+        return event.is_set()
+
+
+class SameAnswers(RuleBasedStateMachine):
+    """A memory store and a Redis store that are asked the same."""
+
+    url: ClassVar[str]
+
+    @initialize()
+    def open(self) -> None:
+        """Open both, empty, and register the jobs in most runs."""
+        self.clock = MovedClock()
+        self.client = redis.Redis.from_url(self.url)
+        self.prefix = f"t{uuid.uuid4().hex[:16]}:"
+        connection = Connection(client=self.client, location=self.url)
+        self.stores: tuple[LeaseStore, ...] = (
+            MemoryStore(clock=self.clock),
+            RedisStore(connection, prefix=self.prefix, clock=self.clock),
+        )
+        self.floors: dict[str, int] = {}
+        self.tokens: dict[RunRef, list[int]] = {}
+
+    def keys(self) -> list[str]:
+        """Return every key that may exist."""
+        ours = [f"{{{self.prefix}{job_key(job)}}}:" for job in JOBS]
+        mine = [f"{head}{kind}" for head in ours for kind in ("state", "active", "slots", "runs", "results")]
+        return [*mine, *(f"{self.prefix}{kind}" for kind in ("format", "leases", "jobs", "queues"))]
+
+    def teardown(self) -> None:
+        """Compare the whole history once more and leave nothing behind."""
+        if hasattr(self, "client"):
+            try:
+                for job in JOBS:
+                    self.both(lambda store, job=job: store.history(job, limit=1_000))
+            finally:
+                self.client.delete(*self.keys())
+                self.client.close()
+
+    def both(self, ask: Callable[[LeaseStore], Reply[A]]) -> list[A]:
+        """Ask both stores and return the answers, which are the same."""
+        rules, lua = (ask(store) for store in self.stores)
+        assert lua == rules, f"\nthe script: {lua}\nthe rules:  {rules}"
+        return rules.answers
+
+    def token(self, ref: RunRef, back: int) -> int:
+        """Return one of the run's tokens: the newest, an older one, or one that never was."""
+        had = self.tokens.get(ref, [])
+        return had[-1 - back] if back < len(had) else back
+
+    def learn(self, ref: RunRef, answer: ClaimAnswer | BeginAnswer) -> None:
+        """Remember a token that was given."""
+        if answer.token and answer.token not in self.tokens.setdefault(ref, []):
+            self.tokens[ref].append(answer.token)
+
+    @rule(step=st.sampled_from((1, 1, 400, 1_000, 1_000, 2_500, 6_000, 40_000, 90_000_000, -1_500)))
+    def time_passes(self, step: int) -> None:
+        """Move the clock."""
+        self.clock.now += step
+
+    @rule(job=jobs, fingerprint=st.sampled_from(("f1", "f1", "f2")), floor=st.sampled_from((None, START - 3_000)))
+    def register(self, job: str, fingerprint: str, floor: int | None) -> None:
+        """Make a job known, again, or changed."""
+        definition = Definition(name=job, fingerprint=fingerprint, document='{"a": "π"}', floor=floor)
+        [answer] = self.both(lambda store: store.register([definition]))
+        self.floors[job] = answer.floor
+
+    @rule(
+        asked=st.lists(st.tuples(refs, ids, policies, ranges, waits, waits), min_size=1, max_size=3),
+        tracked=st.sampled_from((True, True, True, False)),
+        seen=st.sampled_from((0, 0, 0, 0, 1)),
+        begun=waits,
+        backfill=st.sampled_from((False, False, False, True)),
+    )
+    def claim(
+        self,
+        asked: list[tuple[RunRef, str, Policy, tuple[SlotRange, ...], int, int]],
+        tracked: bool,
+        seen: int,
+        begun: int,
+        backfill: bool,
+    ) -> None:
+        """Claim one or several runs, now and then with a floor that is not the present one."""
+        claims = [
+            Claim(
+                ref=ref,
+                claim_id=claim_id,
+                instance=f"instance-{claim_id}",
+                policy=policy,
+                due_ms=ref.slot + jitter // 100,
+                latest_ms=ref.slot + jitter + late,
+                floor=self.floors.get(ref.job, 0) + seen,
+                ranges=settled,
+                tracked=tracked,
+                queue_begun_ms=self.clock.now - begun,
+                trigger=Trigger.MANUAL if ref.key else Trigger.BACKFILL if backfill else Trigger.SCHEDULE,
+            )
+            for ref, claim_id, policy, settled, jitter, late in asked
+        ]
+        for ask, answer in zip(claims, self.both(lambda store: store.claim(claims)), strict=True):
+            self.learn(ask.ref, answer)
+            self.floors[ask.ref.job] = answer.floor
+
+    @rule(ref=refs, back=st.integers(0, 1), policy=policies, eta=waits)
+    def queued(self, ref: RunRef, back: int, policy: Policy, eta: int) -> None:
+        """Confirm a publish."""
+        record = Queued(
+            ref=ref, token=self.token(ref, back), policy=policy, task_id="m1", eta_ms=self.clock.now - 500 + eta
+        )
+        self.both(lambda store: store.queued([record, replace(record, token=record.token + back)]))
+
+    @rule(ref=refs, back=st.integers(0, 1), policy=policies, failed=st.booleans(), unknown=st.booleans(), error=errors)
+    def release(self, ref: RunRef, back: int, policy: Policy, failed: bool, unknown: bool, error: str | None) -> None:
+        """Hand a claim back."""
+        token = self.token(ref, back)
+        record = Release(ref=ref, token=token, failed=failed, unknown=unknown, policy=policy, error=error)
+        self.both(lambda store: store.release([record]))
+
+    @rule(
+        ref=refs,
+        back=st.integers(0, 2),
+        lease=st.sampled_from((0, 1_000, 30_000)),
+        phase=st.sampled_from((Status.RUNNING, Status.RUNNING, Status.CLAIMED)),
+    )
+    def beat(self, ref: RunRef, back: int, lease: int, phase: Status) -> None:
+        """Push a lease."""
+        item = Beat(ref=ref, token=self.token(ref, back), lease_ms=lease, phase=phase)
+        self.both(lambda store: store.beat([item]))
+
+    @rule(
+        ref=refs,
+        delivery_id=ids,
+        message=delivered,
+        back=st.integers(0, 1),
+        attempts=st.integers(1, 3),
+        takeover=st.sampled_from((True, True, False)),
+        attempt=st.integers(1, 2),
+        history=st.sampled_from((3, 1_000)),
+    )
+    def begin(
+        self,
+        ref: RunRef,
+        delivery_id: str,
+        message: Delivered,
+        back: int,
+        attempts: int,
+        takeover: bool,
+        attempt: int,
+        history: int,
+    ) -> None:
+        """Ask to execute a run, sometimes one that the store does not know."""
+        ask = Begin(
+            ref=ref,
+            delivery_id=delivery_id,
+            delivered=message,
+            attempt=attempt,
+            token=self.token(ref, back),
+            lease_ms=3_000,
+            max_attempts=attempts,
+            history_size=history,
+            trigger=Trigger.MANUAL if ref.key else Trigger.SCHEDULE,
+            takeover=takeover,
+        )
+        [answer] = self.both(lambda store: store.begin([ask]))
+        self.learn(ref, answer)
+
+    @rule(ref=refs, back=st.integers(0, 1), eta=waits)
+    def park(self, ref: RunRef, back: int, eta: int) -> None:
+        """Put a run back into its queue."""
+        item = Park(ref=ref, token=self.token(ref, back), eta_ms=self.clock.now + eta, start_timeout_ms=1_000)
+        self.both(lambda store: store.park([item, item]))
+
+    @rule(
+        ref=refs,
+        back=st.integers(0, 1),
+        message=st.none() | delivered,
+        status=st.sampled_from((Status.SUCCEEDED, Status.FAILED, Status.INTERRUPTED, Status.INTERRUPTED)),
+        attempt=st.integers(1, 2),
+        reason=st.sampled_from((None, Reason.TIME_LIMIT)),
+        error=errors,
+        attempts=st.integers(1, 3),
+    )
+    def finish(
+        self,
+        ref: RunRef,
+        back: int,
+        message: Delivered | None,
+        status: Status,
+        attempt: int,
+        reason: Reason | None,
+        error: str | None,
+        attempts: int,
+    ) -> None:
+        """End a run or an attempt, as who executes it or as the parent of that process; and say so again."""
+        token = self.token(ref, back)
+        end = Finish(
+            ref=ref,
+            status=status,
+            token=0 if message else token,
+            delivered=message,
+            attempt=attempt,
+            header_token=token if message else 0,
+            reason=reason,
+            error=error,
+            max_attempts=attempts,
+            history_size=4,
+        )
+        self.both(lambda store: store.finish([end, end]))
+
+    @rule(limit=st.sampled_from((1, 3, 1_000)))
+    def read_history(self, limit: int) -> None:
+        """Read the newest entries."""
+        for job in JOBS:
+            self.both(lambda store, job=job: store.history(job, limit=limit))
+        self.both(lambda store: store.last_runs([*JOBS, "unknown"]))
+
+    @rule(lost=st.booleans())
+    def expired(self, lost: bool) -> None:
+        """Find runs whose lease is over, also after the index was lost and repaired."""
+        if lost:
+            self.client.delete(f"{self.prefix}leases")
+            self.both(lambda store: store.repair(JOBS))
+        self.both(lambda store: store.expired(limit=1_000))
+
+    @rule(begun=waits)
+    def announce(self, begun: int) -> None:
+        """Tell of a queue, and read definitions and queues."""
+        self.both(lambda store: store.announce("w1", {"celery": self.clock.now - begun, "π": 0}))
+        self.both(lambda store: store.queues())
+        self.both(lambda store: store.definitions())
+
+    @rule(job=jobs)
+    def forget(self, job: str) -> None:
+        """Take a definition off the list."""
+        self.both(lambda store: store.forget([job, job]))
+
+    @invariant()
+    def same_states(self) -> None:
+        """Both stores hold the same states, and the key of open runs is exact."""
+        if not hasattr(self, "client"):
+            return
+        for job in JOBS:
+            head = f"{{{self.prefix}{job_key(job)}}}:"
+            account = self.stores[0]._accounts[job]
+            found = {key.decode(): value for key, value in self.client.hgetall(f"{head}state").items()}
+            runs = {run: json.loads(text) for run, text in found.items() if run[0].isdigit()}
+            assert runs == {ref.run: _stored(state) for ref, state in account.states.items()}
+            assert {key.decode() for key in self.client.smembers(f"{head}active")} == {
+                ref.run for ref, state in account.states.items() if state.open
+            }
+            known = {"floor": account.job.floor, "trimmed": account.job.trimmed, "token": account.job.token}
+            defaults = {"floor": None, "trimmed": -1, "token": 0}
+            assert {name: int(found[name]) if name in found else defaults[name] for name in known} == known
+
+
+def _stored(state: object) -> list[object]:
+    fields = asdict(state)  # type: ignore[call-overload]
+    given = fields["delivered"]
+    fields["delivered"] = None if given is None else list(given.values())
+    fields["token"] = str(fields["token"])
+    return [fields[name] for name in STATE]
+
+
+def _compare(url: str, examples: int, steps: int) -> None:
+    machine = type("SameAnswersHere", (SameAnswers,), {"url": url})
+    quiet = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=quiet,
+            database=None,
+            phases=(Phase.generate, Phase.shrink),
+        ),
+    )
+
+
+def test_lua_answers_as_the_rules(redis_url: str) -> None:
+    """Every answer, every stored state and the history are the same after the same calls."""
+    _compare(redis_url, 60, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+def test_lua_answers_as_the_rules_for_long(redis_url: str) -> None:
+    """The same, with many more and longer sequences."""
+    _compare(redis_url, 1_500, 120)
