@@ -1,0 +1,17 @@
+"""What tests need: a clock that obeys, and the suite that every store must pass.
+
+A backend of your own is checked by a short adapter::
+
+    class TestMyStore(LeaseStoreSuite):
+        @pytest.fixture
+        def adapter(self):
+            return MyAdapter()
+"""
+
+from __future__ import annotations
+
+from anarchon_tasks.testing._clock import ManualClock
+from anarchon_tasks.testing._lab import Lab, StoreAdapter
+from anarchon_tasks.testing._suite import LeaseStoreSuite
+
+__all__ = ["Lab", "LeaseStoreSuite", "ManualClock", "StoreAdapter"]

@@ -1,0 +1,36 @@
+"""The conformance suite of lease stores."""
+
+from __future__ import annotations
+
+from anarchon_tasks.testing._suite_claims import ClaimTests, RegisterTests
+from anarchon_tasks.testing._suite_overlap import OverlapTests, PublishTests
+from anarchon_tasks.testing._suite_store import (
+    BatchTests,
+    ConnectionTests,
+    HistoryTests,
+    IndexTests,
+    NameTests,
+    TrimTests,
+)
+from anarchon_tasks.testing._suite_workers import BeginTests, FinishTests, RetryTests
+
+
+class LeaseStoreSuite(
+    RegisterTests,
+    ClaimTests,
+    OverlapTests,
+    PublishTests,
+    BeginTests,
+    RetryTests,
+    FinishTests,
+    HistoryTests,
+    TrimTests,
+    IndexTests,
+    BatchTests,
+    NameTests,
+    ConnectionTests,
+):
+    """One test per guarantee of the store interface.
+
+    Derive a test class and give it a fixture `adapter` that makes a `StoreAdapter` in a fresh namespace.
+    """
