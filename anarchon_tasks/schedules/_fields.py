@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,9 @@ _SIX = 6
 _SEVEN = 7
 _MAX_LENGTH = 1_000
 _RANDOM = re.compile(r"r(\(.*|/.*)?", re.ASCII | re.DOTALL)
-_HASH = re.compile(r"h(\(\d+-\d+\))?(/\d+)?", re.ASCII)
+_HASH = re.compile(r"h(?:\((\d+)-(\d+)\))?(?:/(\d+))?", re.ASCII)
+_HASH_SHIFT = {"minute": 0, "hour": 1, "day-of-month": 2, "month": 3, "day-of-week": 4, "second": 5}
+_EVERY_MONTH_HAS = 28
 _HASH_STEP = re.compile(r"h/\d+", re.ASCII)
 _NTH = re.compile(r"[^,]+#\d+|l\d+", re.ASCII)
 _ANY_DAY = frozenset({"*", "?"})
@@ -86,9 +89,28 @@ def follows_elapsed_time(field: str) -> bool:
     return field.startswith("*") or _HASH_STEP.fullmatch(field) is not None
 
 
-def is_hashed(field: str) -> bool:
-    """Tell whether a field in small letters is an `H` field."""
-    return _HASH.fullmatch(field) is not None
+def hashed_for(expression: Expression, job: str) -> str:
+    """Write an expression in small letters, each `H` replaced by its value for a job.
+
+    The value is the CRC-32 of the job's name, shifted by the place of the field, modulo the range: what croniter and
+    the tools before it compute, but for a bare `H` as the day of the month, which stays within 1 to 28.
+    """
+    crc = zlib.crc32(job.encode(errors="surrogatepass"))
+    return " ".join(_hashed_field(expression.field(name) or "*", name, crc) for name in expression.names)
+
+
+def _hashed_field(field: str, name: str, crc: int) -> str:
+    match = _HASH.fullmatch(field)
+    if match is None:
+        return field
+    low, high = RANGES[name]
+    if field == "h" and name == "day-of-month":
+        high = _EVERY_MONTH_HAS
+    low, high = int(match[1] or low), int(match[2] or high)
+    step = int(match[3] or 0)
+    last = min(high, low + step - 1) if step else high
+    value = (crc >> _HASH_SHIFT[name]) % (last - low + 1) + low
+    return f"{value}-{high}/{step}" if step and value < high else str(value)
 
 
 def read(text: object) -> Expression:

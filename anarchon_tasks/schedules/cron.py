@@ -22,7 +22,7 @@ from anarchon_tasks.schedules._fields import (
     Expression,
     check_days,
     follows_elapsed_time,
-    is_hashed,
+    hashed_for,
     read,
     set_text,
     wrong,
@@ -45,7 +45,6 @@ _LAST_MS = to_instant_ms(datetime(9_900, 1, 1, tzinfo=UTC))
 _PROBE = datetime(2000, 1, 1)  # noqa: DTZ001 - wall time
 _ENGINES = 4_096
 _ENGINE_ORDER = (*FIELDS[1:], FIELDS[0])
-_BARE_HASH = ("h",)
 _HOURS = 24
 _MAX_LISTED = 6
 
@@ -153,7 +152,7 @@ class CronSchedule:
         """
         if not self.expression.hashed:
             return self
-        plain = _plain(self.expression, name)
+        plain = hashed_for(self.expression, name)
         _check_fires(plain, self.expression.text, day_or=self.day_or)
         return replace(self, plain=plain)
 
@@ -323,7 +322,7 @@ def _checked(expression: Expression, *, day_or: bool) -> str | None:
     """Let the engine check the expression; return what it computes with, None if that depends on the job's name."""
     text = expression.text
     try:
-        _expand(expression, "")
+        _refuse(expression)
     except ValueError as error:
         raise _blame(expression, error) from error
     if expression.hashed:
@@ -338,12 +337,13 @@ def _blame(expression: Expression, error: ValueError) -> ScheduleError:
         fields = ["*"] * len(expression.fields)
         fields[at] = field
         try:
-            _expand(Expression(fields=tuple(fields)), "")
+            _refuse(Expression(fields=tuple(fields)))
         except ValueError:
             return wrong_field(expression.text, name, field, HINTS[name])
     return wrong(expression.text, str(error))
 
 
+@lru_cache(maxsize=_ENGINES)
 def _check_fires(plain: str, text: str, *, day_or: bool) -> None:
     walker = croniter(plain, _PROBE, ret_type=datetime, day_or=day_or, second_at_beginning=True)
     try:
@@ -352,28 +352,10 @@ def _check_fires(plain: str, text: str, *, day_or: bool) -> None:
         raise wrong(text, "it never fires: no date matches the day and month fields") from error
 
 
-def _expand(expression: Expression, name: str) -> list[list[object]]:
-    """Return the values of the fields, in the order in which they were written."""
-    lowered = " ".join(_hashed_field(expression, field) for field in expression.names)
-    hash_id = name.encode() if expression.hashed else None
-    values: list[list[object]] = [
-        list(field) for field in croniter.expand(lowered, hash_id=hash_id, second_at_beginning=True)[0]
-    ]
-    return values[5:] + values[:5]
-
-
-def _hashed_field(expression: Expression, name: str) -> str:
-    """Keep a hashed day of the month within 1 to 28, so that each month has it."""
-    field = expression.field(name) or "*"
-    return field.replace("h", "h(1-28)", 1) if name == "day-of-month" and field in _BARE_HASH else field
-
-
-def _plain(expression: Expression, name: str) -> str:
-    fields = zip(expression.names, _expand(expression, name), strict=True)
-    return " ".join(
-        ",".join(map(str, values)) if is_hashed(expression.field(field) or "") else expression.field(field) or "*"
-        for field, values in fields
-    )
+def _refuse(expression: Expression) -> None:
+    """Raise what the engine raises for an expression; an `H` is checked with any name."""
+    hash_id = b"job" if expression.hashed else None
+    croniter.expand(expression.text.lower(), hash_id=hash_id, second_at_beginning=True)
 
 
 def _values(engine: _Engine, name: str) -> list[int] | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from croniter import croniter
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anarchon_tasks.errors import ScheduleError
 from anarchon_tasks.schedules import cron, from_sets, upcoming
+from anarchon_tasks.schedules._fields import hashed_for, read
 
 START = int(datetime(2026, 3, 4, 12, 30, 30, tzinfo=UTC).timestamp()) * 1_000
 
@@ -82,6 +84,26 @@ def test_a_hashed_field_is_the_same_everywhere_and_differs_between_jobs() -> Non
     assert schedule.for_job("billing").plain == "6 21 * * *"
     assert schedule.for_job("billing") == cron("H H * * *").for_job("billing")
     assert len({schedule.for_job(f"tenant-{number}").plain for number in range(200)}) > 100
+
+
+@given(
+    job=st.text(max_size=12),
+    fields=st.tuples(
+        st.sampled_from(["H", "H(0-29)", "H/15", "H(30-59)/10", "H/60", "H/7", "5"]),
+        st.sampled_from(["H", "H(1-3)", "H/6", "*"]),
+        st.sampled_from(["H(1-31)", "H/9", "H(3-9)/2", "*"]),
+        st.sampled_from(["H", "H(1-6)", "H/3", "*"]),
+        st.sampled_from(["H", "H(1-7)", "H/2", "*"]),
+    ),
+    seconds=st.sampled_from(["", "H ", "H/10 "]),
+)
+def test_hashed_values_are_those_of_croniter(job: str, fields: tuple[str, ...], seconds: str) -> None:
+    """Who comes from croniter keeps the times of each job."""
+    text = seconds + " ".join(fields)
+    plain = hashed_for(read(text), job)
+    assert croniter.expand(plain, second_at_beginning=True) == croniter.expand(
+        text, hash_id=job.encode(), second_at_beginning=True
+    )
 
 
 def test_a_hashed_field_stays_in_its_range() -> None:

