@@ -45,12 +45,12 @@ class Sent:
 class Desk:
     """One broker, one store and the workers of one test module or test."""
 
-    def __init__(self, directory: Path, broker: str, owner: ProcessOwner) -> None:
+    def __init__(self, directory: Path, broker: str, owner: ProcessOwner, *, store_url: str | None = None) -> None:
         self.directory = directory
         self.owner = owner
         self.broker = broker
         self.evidence_file = directory / "evidence.jsonl"
-        self.store_url = f"sqlite:///{directory / 'store.db'}"
+        self.store_url = store_url or f"sqlite:///{directory / 'store.db'}"
         self.store = from_url(self.store_url)
         self.app = Celery("desk", broker=broker, set_as_current=False)
         self.app.conf.task_default_queue = "work"
@@ -76,6 +76,7 @@ class Desk:
         self.pool = pool
         name = f"{pool}{next(self._numbers)}@desk"
         command = ["-m", "celery", "-q", "-A", app, "worker", "-P", pool, "-c", str(concurrency), "-n", name]
+        command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]  # they cost a second at each start
         variables = {
             "BROKER": self.broker,
             "STORE": self.store_url,
@@ -144,10 +145,19 @@ class Desk:
         return self.publish(self.claim(task, *args), **options)
 
     def end(self, sent: Sent, status: Status) -> None:
-        """Decide the run, whatever becomes of its message."""
+        """Decide a run that has not started, whatever becomes of its message."""
         delivered = Delivered(message_id=sent.id, retries=0, worker="", pid=0)
         end = Finish(ref=sent.ref, status=status, delivered=delivered, attempt=1, header_token=sent.header.token)
         assert self.store.finish([end]).answers == [True]
+
+    def cancel(self, sent: Sent) -> None:
+        """Take a running run away from its worker."""
+        end = Finish(ref=sent.ref, status=Status.CANCELLED, token=self.entry(sent).token)
+        assert self.store.finish([end]).answers == [True]
+
+    def waits_for(self, condition: Callable[[], object], timeout: float = 15.0) -> None:
+        """Return once the condition holds."""
+        poll_until(condition, timeout, what=self.tail)
 
     def gate(self) -> Path:
         """Return a file that is not there yet, for tasks to wait for."""
@@ -265,14 +275,14 @@ class Desk:
 
 
 @contextmanager
-def open_desk(directory: Path) -> Iterator[Desk]:
+def open_desk(directory: Path, *, store_url: str | None = None) -> Iterator[Desk]:
     """Start a broker of its own and a desk; end everything afterwards."""
     directory.mkdir(parents=True, exist_ok=True)
     server = RedisServer(directory / "redis")
     owner = ProcessOwner(directory)
     desk = None
     try:
-        desk = Desk(directory, server.start().redis_url, owner)
+        desk = Desk(directory, server.start().redis_url, owner, store_url=store_url)
         yield desk
     finally:
         owner.close()

@@ -171,7 +171,7 @@ def exits(self: Any, code: int) -> None:
 
 
 @app.task(bind=True, name="waits")
-def waits(self: Any, gate: str, *, watch: bool = False) -> None:
+def waits(self: Any, gate: str, watch: bool = False) -> None:
     """Run until a file is there; with `watch`, or until the lease is lost."""
     note("body", self)
     while not Path(gate).exists():
@@ -181,6 +181,16 @@ def waits(self: Any, gate: str, *, watch: bool = False) -> None:
             run.raise_if_lost()
         time.sleep(0.02)
     note("end", self)
+
+
+@app.task(bind=True, name="retries-at")
+def retries_at(self: Any, gate: str) -> None:
+    """Wait for a file, then ask for one retry."""
+    note("body", self)
+    while not Path(gate).exists():
+        time.sleep(0.02)
+    if not self.request.retries:
+        raise self.retry(countdown=0)
 
 
 @app.task(bind=True, name="waits-late", acks_late=True)
