@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
+CALENDAR_MS = range(
+    (datetime(1, 1, 3, tzinfo=UTC) - EPOCH) // _MS,
+    (datetime(9999, 12, 29, tzinfo=UTC) - EPOCH) // _MS,
+)
+"""The instants that have a date in every zone."""
+
 NextSlot = Callable[[int], "int | None"]
 
 

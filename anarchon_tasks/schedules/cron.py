@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -35,7 +35,6 @@ from anarchon_tasks.schedules.zones import zone_name, zone_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from zoneinfo import ZoneInfo
 
 Gap = Literal["shift", "skip"]
 Fold = Literal["first", "both"]
@@ -211,7 +210,7 @@ class CronSchedule:
 def cron(
     text: str,
     *,
-    timezone: str | ZoneInfo | None = None,
+    timezone: str | tzinfo | None = None,
     start: datetime | None = None,
     end: datetime | None = None,
     day_or: bool = True,
@@ -259,7 +258,7 @@ def from_sets(
     day_of_week: Collection[int],
     *,
     fixed: bool,
-    timezone: str | ZoneInfo | None = None,
+    timezone: str | tzinfo | None = None,
     start: datetime | None = None,
     end: datetime | None = None,
     gap: Gap | None = None,

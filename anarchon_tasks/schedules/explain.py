@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from anarchon_tasks.errors import ScheduleError
 from anarchon_tasks.schedules.at import at
-from anarchon_tasks.schedules.base import aware, to_instant_ms, to_utc, upcoming, utc_text
+from anarchon_tasks.schedules.base import CALENDAR_MS, aware, to_instant_ms, to_utc, upcoming, utc_text
 from anarchon_tasks.schedules.cron import CronSchedule, cron
 from anarchon_tasks.schedules.every import every
 from anarchon_tasks.schedules.zones import zone_name, zone_of
 
 if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
+    from datetime import tzinfo
 
     from anarchon_tasks.schedules.base import Schedule
 
@@ -55,7 +55,7 @@ class Explanation:
         }
 
 
-def parse(text: str, *, timezone: str | ZoneInfo | None = None) -> Schedule:
+def parse(text: str, *, timezone: str | tzinfo | None = None) -> Schedule:
     """Make a schedule from text: a cron expression, `every 10s`, a bare duration, or `at 2026-10-24T00:00:00Z`.
 
     The canonical text of a schedule reads back as that schedule, but for bounds and options, which it does not show.
@@ -84,7 +84,7 @@ def explain(
     text: str,
     *,
     after: datetime | int,
-    timezone: str | ZoneInfo | None = None,
+    timezone: str | tzinfo | None = None,
     count: int = 5,
     job: str | None = None,
 ) -> Explanation:
@@ -104,7 +104,7 @@ def explain(
     if not 0 <= count <= _MAX_COUNT:
         message = f"count={count!r} is not valid: give a number from 0 to {_MAX_COUNT}"
         raise ScheduleError(message)
-    after_ms = after if isinstance(after, int) else to_instant_ms(aware(after, option="after"))
+    after_ms = _instant_ms(after)
     schedule = parse(text, timezone=timezone)
     if job is not None:
         schedule = schedule.for_job(job)
@@ -122,7 +122,16 @@ def explain(
 
 def explain_slots(schedule: Schedule, *, after_ms: int, count: int, zone: str) -> tuple[ExplainedSlot, ...]:
     """Return the next slots of a schedule as people read them, on the clock of a zone."""
-    return tuple(_explained(schedule, slot, zone) for slot in upcoming(schedule, after_ms, count))
+    slots = (slot for slot in upcoming(schedule, after_ms, count) if slot in CALENDAR_MS)
+    return tuple(_explained(schedule, slot, zone) for slot in slots)
+
+
+def _instant_ms(after: datetime | int) -> int:
+    after_ms = after if isinstance(after, int) else to_instant_ms(aware(after, option="after"))
+    if after_ms not in CALENDAR_MS:
+        message = f"after={after!r} is not valid: give an instant of the years 1 to 9999"
+        raise ScheduleError(message)
+    return after_ms
 
 
 def _explained(schedule: Schedule, slot_ms: int, zone: str) -> ExplainedSlot:

@@ -215,6 +215,20 @@ def test_the_count_is_bounded(count: int) -> None:
         explain("* * * * *", after=0, count=count)
 
 
+@pytest.mark.parametrize("after", [10**17, -(10**17), datetime.max.replace(tzinfo=UTC)])
+def test_the_start_has_a_date(after: object) -> None:
+    """An instant beyond the calendar is refused with its value."""
+    with pytest.raises(ScheduleError, match="after="):
+        explain("* * * * *", after=after)
+
+
+def test_slots_beyond_the_calendar_are_left_out() -> None:
+    """A list of rare slots ends where dates end."""
+    assert len(explain("every 36500d", after=0, count=500).slots) == 80
+    assert explain("* * * * *", timezone="Asia/Tokyo", after=datetime(9999, 12, 1, tzinfo=UTC)).slots == ()
+    assert explain("* * * * *", timezone="Asia/Tokyo", after=datetime(1, 1, 4, tzinfo=UTC)).slots
+
+
 def test_a_naive_start_is_refused() -> None:
     """An instant without a zone is no instant."""
     with pytest.raises(ScheduleError, match="after="):
