@@ -4,6 +4,7 @@ A receiver of `task_prerun` cannot stop a task, since Celery catches what it rai
 before the body, on every pool, and an `Ignore` from it acknowledges the message and leaves no result.
 """
 
+# ruff: noqa: ANN401 - Celery's tasks and requests have no types
 from __future__ import annotations
 
 import logging
@@ -72,7 +73,7 @@ def guard_tasks(tasks: list[Any]) -> None:
 
 
 def _guarded(original: Callable[..., Any], *, track_started: bool) -> Callable[..., Any]:
-    def before_start(self: Any, task_id: str, args: Any, kwargs: Any) -> Any:  # noqa: ANN401 - Celery's own signature
+    def before_start(self: Any, task_id: str, args: Any, kwargs: Any) -> Any:
         request = self.request
         # A class and its base may both be guarded, and the one may call the other.
         if _ASKED not in vars(request) and not request.is_eager:
@@ -85,7 +86,7 @@ def _guarded(original: Callable[..., Any], *, track_started: bool) -> Callable[.
     return before_start
 
 
-def _store_started(task: Any, task_id: str) -> None:  # noqa: ANN401 - tasks are not typed
+def _store_started(task: Any, task_id: str) -> None:
     """Do what Celery does for `track_started`, after the message was admitted."""
     request = task.request
     ignore = request.ignore_result if request.ignore_result is not None else task.ignore_result
@@ -97,7 +98,7 @@ def _store_started(task: Any, task_id: str) -> None:  # noqa: ANN401 - tasks are
 # --- begin -----------------------------------------------------------------------------------------------------------
 
 
-def admit(task: Any, task_id: str) -> None:  # noqa: ANN401 - tasks are not typed
+def admit(task: Any, task_id: str) -> None:
     """Begin the run of the message that the task executes, or refuse it. A message that is no run passes.
 
     Raises:
@@ -122,7 +123,7 @@ def admit(task: Any, task_id: str) -> None:  # noqa: ANN401 - tasks are not type
     raise _refusal(request, admission)
 
 
-def _ask(installation: Installation, request: Any, task_id: str) -> Admission | None:  # noqa: ANN401
+def _ask(installation: Installation, request: Any, task_id: str) -> Admission | None:
     header = installation.header(request.get, task_id, executing=True)
     if header is None:
         return None
@@ -132,7 +133,7 @@ def _ask(installation: Installation, request: Any, task_id: str) -> Admission | 
     return installation.keeper.begin(header, delivered)
 
 
-def _refusal(request: Any, admission: Admission) -> StaleRun:  # noqa: ANN401 - Celery's Context
+def _refusal(request: Any, admission: Admission) -> StaleRun:
     failed = admission.kind is BeginKind.ERROR
     refusal = StaleRun(
         admission.kind.value, admission.status.value if admission.status else None, f"the run of message {request.id}"
@@ -170,7 +171,7 @@ def park(installation: Installation, headers: dict[str, Any], body: object) -> N
     installation.keeper.park(run, eta_ms=_ms(fields.get("eta"), installation.app.timezone))
 
 
-def _ms(eta: str | datetime | None, zone: Any) -> int:  # noqa: ANN401 - a tzinfo, or what Celery takes for one
+def _ms(eta: str | datetime | None, zone: Any) -> int:
     if eta is None:
         return 0
     at = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
@@ -189,7 +190,7 @@ class End:
     error: str | None = None
 
 
-def conclude(installation: Installation, task: Any, state: str | None, outcome: object) -> None:  # noqa: ANN401
+def conclude(installation: Installation, task: Any, state: str | None, outcome: object) -> None:
     """After the task: report how its run ended, or only stop beating when that is for others to tell."""
     execution: Execution | None = vars(task.request).pop(_EXECUTION, None)
     if execution is None:

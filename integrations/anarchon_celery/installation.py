@@ -94,8 +94,9 @@ class Installation:
         self._foreign: set[str] = set()
 
     def _make(self, open_store: Callable[[], LeaseStore]) -> Keeper:
+        store = open_store()  # first: what opens it may read settings, and set the lease here
         return Keeper(
-            open_store(),
+            store,
             lease_ms=self.lease_ms,
             heartbeat_ms=self.heartbeat_ms,
             patience_s=self.patience_s,

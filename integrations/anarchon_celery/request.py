@@ -4,6 +4,7 @@ The class is mixed into `Task.Request`. Celery's signals are no base for this: b
 child carries no header, and 5.7 sends it twice at a hard time limit.
 """
 
+# ruff: noqa: ANN401 - Celery's tasks and requests have no types
 from __future__ import annotations
 
 import logging
@@ -35,7 +36,7 @@ _HAS_RESULT = frozenset({Status.SUCCEEDED.value, Status.FAILED.value})
 class RunRequest(_Base):
     """The main process's part of a request. On pools without child processes it is the only process."""
 
-    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:  # noqa: FBT001, FBT002
         """Report a killed child and an exit; leave no trace of a refused message."""
         error = exc_info.exception
         error = getattr(error, "exc", error)  # Celery wraps it to keep its traceback
@@ -49,7 +50,7 @@ class RunRequest(_Base):
             self._put_back()
         return result
 
-    def on_timeout(self, soft: bool, timeout: float) -> Any:  # noqa: ANN401, FBT001 - Celery's own signature
+    def on_timeout(self, soft: bool, timeout: float) -> Any:  # noqa: FBT001 - Celery's own signature
         """Report a hard time limit."""
         if not soft:
             requeued = self.task.acks_late and not _acks_on_timeout(self.task)
@@ -60,14 +61,14 @@ class RunRequest(_Base):
             )
         return super().on_timeout(soft, timeout)
 
-    def cancel(self, pool: Any, signal: Any = None, *args: Any, **options: Any) -> None:  # noqa: ANN401
+    def cancel(self, pool: Any, signal: Any = None, *args: Any, **options: Any) -> None:
         """Report a task that this worker ends because it stops, or because it lost the broker."""
         before = self._is("cancelled")
         super().cancel(pool, signal, *args, **options)
         if self._is("cancelled") and not before:
             self._report(Status.INTERRUPTED, Reason.WORKER_LOST, "the worker stopped while the task was running")
 
-    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:  # noqa: ANN401, FBT001
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:  # noqa: FBT001
         super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
         if expired:
             self._report(Status.EXPIRED, Reason.DEADLINE)
@@ -110,7 +111,7 @@ class RunRequest(_Base):
                 worker_state.requests[self.id] = other
 
 
-def _acks_on_timeout(task: Any) -> bool:  # noqa: ANN401 - tasks are not typed
+def _acks_on_timeout(task: Any) -> bool:
     old = getattr(task, "acks_on_failure_or_timeout", True)
     new = getattr(task, "acks_on_timeout", None)
     return bool(old if new is None else new)

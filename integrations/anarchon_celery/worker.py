@@ -1,5 +1,6 @@
 """The worker's side of the integration: what is connected to Celery's signals, and the announcement of queues."""
 
+# ruff: noqa: ANN401 - what signals carry has no types
 from __future__ import annotations
 
 import logging
@@ -10,7 +11,7 @@ from celery import bootsteps, signals
 
 from anarchon_celery import guard
 from anarchon_celery.installation import Installation, installation_of, keep
-from anarchon_tasks.errors import StoreUnavailable
+from anarchon_tasks.errors import AnarchonError
 from anarchon_tasks.model import Reason, Status
 
 if TYPE_CHECKING:
@@ -75,15 +76,15 @@ def _connect(installation: Installation) -> None:
     """Connect the receivers. They are called for every app of the process, so each looks whose task it is about."""
     app = installation.app
 
-    def worker_init(sender: Any = None, **_: object) -> None:  # noqa: ANN401 - the worker
+    def worker_init(sender: Any = None, **_: object) -> None:
         if sender is not None and sender.app is app:
             on_worker_init(installation)
 
-    def task_postrun(sender: Any = None, task: Any = None, state: Any = None, retval: Any = None, **_: object) -> None:  # noqa: ANN401
+    def task_postrun(sender: Any = None, task: Any = None, state: Any = None, retval: Any = None, **_: object) -> None:
         if sender is not None and sender.app is app:
             guard.conclude(installation, task, state, retval)
 
-    def task_unknown(sender: Any = None, message: Any = None, name: Any = None, id: Any = None, **_: object) -> None:  # noqa: A002, ANN401
+    def task_unknown(sender: Any = None, message: Any = None, name: Any = None, id: Any = None, **_: object) -> None:  # noqa: A002
         if sender is not None and sender.app is app:
             installation.report(
                 (message.headers or {}).get,
@@ -113,7 +114,7 @@ def on_worker_init(installation: Installation) -> None:
     guard.guard_tasks(list(installation.app.tasks.values()))
     if first:  # only a worker has retries to park; others publish without us
 
-        def before_task_publish(headers: Any = None, body: Any = None, **_: object) -> None:  # noqa: ANN401
+        def before_task_publish(headers: Any = None, body: Any = None, **_: object) -> None:
             if headers is not None:
                 guard.park(installation, headers, body)
 
@@ -134,11 +135,11 @@ class Announce(bootsteps.StartStopStep):
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
-    def __init__(self, parent: Any, **options: Any) -> None:  # noqa: ANN401 - Celery's own signature
+    def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         self._entries: list[Any] = []
 
-    def start(self, parent: Any) -> None:  # noqa: ANN401 - the consumer
+    def start(self, parent: Any) -> None:
         """Announce now and from now on."""
         installation = installation_of(parent.app)
         if installation is None:
@@ -152,7 +153,7 @@ class Announce(bootsteps.StartStopStep):
             parent.timer.call_repeatedly(installation.announce_s, tell),
         ]
 
-    def stop(self, parent: Any) -> None:  # noqa: ANN401 - the consumer
+    def stop(self, parent: Any) -> None:
         """Announce no more."""
         entries, self._entries = self._entries, []
         for entry in entries:
@@ -164,7 +165,7 @@ def announce(installation: Installation, hostname: str) -> None:
     queues = dict.fromkeys(installation.app.amqp.queues.consume_from, 0)
     try:
         installation.reporter.store.announce(hostname, queues)
-    except StoreUnavailable as error:
+    except AnarchonError as error:
         logger.warning("could not announce the queues of %s, the next minute will: %s", hostname, error)
     except Exception:
         logger.exception("could not announce the queues of %s", hostname)

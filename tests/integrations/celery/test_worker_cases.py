@@ -23,7 +23,7 @@ def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A worker of this pool that serves all tests of the module."""
     with open_desk(tmp_path_factory.mktemp(request.param)) as desk:
         desk.listen()
-        desk.start_worker(request.param, HEARTBEAT_MS="300")
+        desk.start_worker(request.param, env={"HEARTBEAT_MS": "300"})
         yield desk
 
 
@@ -104,6 +104,15 @@ def test_a_message_put_back_into_its_queue_runs_as_the_next_attempt(desk: Desk) 
     ]
     assert [line["run"]["attempt"] for line in desk.evidence("body", sent)] == [1, 2]
     assert run.task_id == sent.id
+
+
+def test_a_retry_of_an_attempt_that_began_in_an_older_message_is_of_that_attempt(desk: Desk) -> None:
+    """The retry's header carries the attempt and the token that the worker was given, not those of the message."""
+    sent = desk.run("requeues-then-retries")
+    run = desk.ended(sent)
+    assert (run.status, run.attempt, run.retries) == ("succeeded", 2, 1)
+    seen = desk.evidence("body", sent)
+    assert [(line["retries"], line["run"]["attempt"]) for line in seen] == [(0, 1), (0, 2), (1, 2)]
 
 
 def test_replace_ends_the_run_and_the_replacement_is_a_plain_call(desk: Desk) -> None:
@@ -216,6 +225,13 @@ def test_a_message_past_its_expiry_ends_its_run_as_expired(desk: Desk) -> None:
     assert not desk.evidence("body", sent)
 
 
+def test_a_retry_does_not_expire_with_the_message_that_started_the_run(desk: Desk) -> None:
+    """The expiry bounds the first start only."""
+    sent = desk.run("retries", 1, 1.5, expires=1)
+    assert desk.ended(sent).status == "succeeded"
+    assert len(desk.evidence("body", sent)) == 2
+
+
 def test_a_message_for_a_task_that_the_worker_does_not_know_ends_its_run(desk: Desk) -> None:
     """The history names the worker and the task."""
     run = desk.ended(desk.run("nowhere"))
@@ -264,10 +280,10 @@ def test_a_run_longer_than_its_lease_keeps_it(desk: Desk) -> None:
     """celery-singleton#40, aps#864: the lease is carried on for as long as the task runs."""
     gate = desk.gate()
     sent = desk.claim("waits", str(gate))
-    sent = replace(sent, header=replace(sent.header, lease_ms=1000, heartbeat_ms=200))
+    sent = replace(sent, header=replace(sent.header, lease_ms=1500, heartbeat_ms=300))
     desk.publish(sent)
     desk.seen("body", sent)
-    outlived = desk.store.time().now_ms + 2500
+    outlived = desk.store.time().now_ms + 2000
     poll_until(lambda: desk.store.time().now_ms > outlived or desk.take(sent.ref).kind is ClaimKind.WON)
     assert desk.take(sent.ref).kind is ClaimKind.RUNNING
     gate.touch()

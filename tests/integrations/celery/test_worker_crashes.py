@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.xdist_group("processes")
 
-SHORT = {"LEASE_MS": "1500", "HEARTBEAT_MS": "300"}
+SHORT = {"LEASE_MS": "2000", "HEARTBEAT_MS": "300"}
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 def test_a_killed_worker_is_taken_over_by_the_next_attempt(desk: Desk) -> None:
     """celery#1628, celery-singleton#40: nobody is left to tell, so the lease runs out and attempt 2 starts."""
     gate = desk.gate()
-    worker = desk.start_worker("prefork", concurrency=1, **SHORT)
+    worker = desk.start_worker("prefork", concurrency=1, env=SHORT)
     sent = desk.run("waits", str(gate))
     desk.seen("body", sent)
     worker.signal(signal.SIGKILL)
@@ -38,7 +38,7 @@ def test_a_killed_worker_is_taken_over_by_the_next_attempt(desk: Desk) -> None:
     assert desk.take(sent.ref).kind is ClaimKind.RUNNING
     again = desk.publish(desk.take_over(sent))
     gate.touch()
-    desk.start_worker("solo", **SHORT)
+    desk.start_worker("solo", env=SHORT)
     assert desk.ended(again).status == "succeeded"
     second, first = desk.entries(sent)
     assert (first.attempt, first.status, first.reason) == (1, "interrupted", "taken_over")
@@ -50,13 +50,13 @@ def test_a_killed_worker_is_taken_over_by_the_next_attempt(desk: Desk) -> None:
 def test_a_worker_frozen_for_longer_than_its_lease_cannot_end_the_run(desk: Desk, pool: str) -> None:
     """It wakes up, is told that the lease is lost, and its late end is refused; the new attempt's counts."""
     old, new = desk.gate(), desk.gate()
-    frozen = desk.start_worker(pool, concurrency=1, **SHORT)
+    frozen = desk.start_worker(pool, concurrency=1, env=SHORT)
     sent = desk.run("waits", str(old))
     desk.seen("body", sent)
     frozen.pause()
     again = desk.take_over(sent)
     again = type(again)(again.task, again.ref, again.header, (str(new),))
-    desk.start_worker("solo", **SHORT)
+    desk.start_worker("solo", env=SHORT)
     desk.publish(again)
     (body,) = desk.seen("body", again)
     assert body["run"]["attempt"] == 2
@@ -97,14 +97,16 @@ def test_a_task_longer_than_the_visibility_timeout_runs_once(desk: Desk) -> None
 
 @pytest.mark.slow
 def test_every_new_child_beats_for_its_runs(desk: Desk) -> None:
-    """celery PR #10339: connection and thread are made in the child, also when children are replaced all the time."""
-    desk.start_worker("prefork", "--max-tasks-per-child", "1", concurrency=1, LEASE_MS="600", HEARTBEAT_MS="150")
+    """See celery PR #10339: connection and thread are made in the child, also when children are replaced often."""
+    desk.start_worker(
+        "prefork", "--max-tasks-per-child", "1", concurrency=1, env={"LEASE_MS": "1500", "HEARTBEAT_MS": "300"}
+    )
     pids = set()
     for _ in range(3):
         gate = desk.gate()
         sent = desk.run("waits", str(gate))
         pids.add(desk.body_pid(sent))
-        outlived = desk.store.time().now_ms + 900
+        outlived = desk.store.time().now_ms + 2200
         poll_until(lambda end=outlived: desk.store.time().now_ms > end)
         assert desk.take(sent.ref).kind is ClaimKind.RUNNING
         gate.touch()
@@ -116,7 +118,7 @@ def test_every_new_child_beats_for_its_runs(desk: Desk) -> None:
 def test_a_lost_lease_stops_the_task_without_a_failure(desk: Desk) -> None:
     """dbs#402: `raise_if_lost()` ends the task quietly: acknowledged, no result, no failure event."""
     desk.listen()
-    desk.start_worker("threads", concurrency=1, **SHORT)
+    desk.start_worker("threads", concurrency=1, env=SHORT)
     sent = desk.claim("waits", str(desk.gate()))
     sent = type(sent)(sent.task, sent.ref, sent.header, (*sent.args, True))
     desk.publish(sent)
@@ -135,11 +137,11 @@ def test_a_lost_lease_stops_the_task_without_a_failure(desk: Desk) -> None:
 def test_a_warm_shutdown_lets_the_run_end_and_keeps_its_lease(desk: Desk) -> None:
     """dbs#365: beats go on until the end is written, also while the worker stops."""
     gate = desk.gate()
-    worker = desk.start_worker("prefork", concurrency=1, LEASE_MS="800", HEARTBEAT_MS="200")
+    worker = desk.start_worker("prefork", concurrency=1, env={"LEASE_MS": "1500", "HEARTBEAT_MS": "300"})
     sent = desk.run("waits", str(gate))
     desk.seen("body", sent)
     worker.signal(signal.SIGTERM)
-    outlived = desk.store.time().now_ms + 1500
+    outlived = desk.store.time().now_ms + 2200
     poll_until(lambda: desk.store.time().now_ms > outlived)
     assert desk.take(sent.ref).kind is ClaimKind.RUNNING
     gate.touch()

@@ -31,7 +31,7 @@ def desk(store_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
     url = f"{store_server.redis_url}?socket_timeout=0.3&socket_connect_timeout=0.3"
     with open_desk(tmp_path_factory.mktemp("outage"), store_url=url) as desk:
         desk.listen()
-        desk.start_worker("prefork", concurrency=1, LEASE_MS="2500", HEARTBEAT_MS="300", PATIENCE_S="1")
+        desk.start_worker("prefork", concurrency=1, env={"LEASE_MS": "2500", "HEARTBEAT_MS": "300", "PATIENCE_S": "1"})
         yield desk
 
 

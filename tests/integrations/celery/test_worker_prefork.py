@@ -82,6 +82,16 @@ def test_a_killed_child_ends_the_attempt_and_the_next_one_starts_at_once(desk: D
     assert second.token > first.token
 
 
+@pytest.mark.slow
+def test_a_message_that_comes_again_after_its_child_was_killed_runs_as_the_next_attempt(desk: Desk) -> None:
+    """With `reject_on_worker_lost` the broker's copy need not wait for the lease, nor for a scheduler."""
+    sent = desk.run("comes-back")
+    os.kill(desk.body_pid(sent), signal.SIGKILL)
+    run = desk.ended(sent)
+    assert (run.status, run.attempt, run.task_id) == ("succeeded", 2, sent.id)
+    assert [entry.reason for entry in desk.entries(sent)] == [None, "worker_lost"]
+
+
 def test_a_terminated_run_ends_as_cancelled(desk: Desk) -> None:
     """`revoke(terminate=True)` ends the run, and nothing starts it again."""
     sent = desk.run("waits", str(desk.gate()))

@@ -1,5 +1,6 @@
 """A desk that plays the scheduler for the worker tests: it claims, publishes, and reads what became of a run."""
 
+# ruff: noqa: ANN401 - Celery's tasks and requests have no types
 from __future__ import annotations
 
 import itertools
@@ -70,7 +71,7 @@ class Desk:
         concurrency: int = 2,
         app: str = APP,
         conf: dict[str, Any] | None = None,
-        **env: str,
+        env: dict[str, str] | None = None,
     ) -> OwnedProcess:
         """Start a worker and return once it is ready."""
         self.pool = pool
@@ -82,7 +83,7 @@ class Desk:
             "STORE": self.store_url,
             "EVIDENCE": str(self.evidence_file),
             "CONF": json.dumps(conf or {}),
-            **env,
+            **(env or {}),
         }
         self.worker = self.owner.python(*command, "-E", "-l", "INFO", *args, name=name, env=variables)
         self.worker.wait_for_output(" ready.", timeout=30)

@@ -3,6 +3,7 @@
 What they saw is one line of JSON per event in the file that `EVIDENCE` names, written through to the disk.
 """
 
+# ruff: noqa: ANN401, ARG002 - Celery's tasks and requests have no types
 from __future__ import annotations
 
 import json
@@ -14,11 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from anarchon_celery.worker import install
 from celery import Celery, Task, chord, group, shared_task
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.worker.request import Request
 
+from anarchon_celery.worker import install
 from anarchon_tasks.runs import current_run
 from anarchon_tasks.stores import from_url
 
@@ -128,6 +129,24 @@ def requeues(self: Any) -> None:
     note("body", self)
     if not (self.request.delivery_info or {}).get("redelivered"):
         raise Reject("later", requeue=True)
+
+
+@app.task(bind=True, name="requeues-then-retries", acks_late=True, max_retries=5)
+def requeues_then_retries(self: Any) -> None:
+    """Put the message back into its queue, then ask for a retry, then succeed."""
+    note("body", self)
+    if not self.request.retries:
+        if (self.request.delivery_info or {}).get("redelivered"):
+            raise self.retry(countdown=0)
+        raise Reject("later", requeue=True)
+
+
+@app.task(bind=True, name="comes-back", acks_late=True, reject_on_worker_lost=True)
+def comes_back(self: Any) -> None:
+    """Wait to be killed; on the next delivery succeed."""
+    note("body", self)
+    if not (self.request.delivery_info or {}).get("redelivered"):
+        spend(60)
 
 
 @app.task(bind=True, name="replaces")

@@ -1,12 +1,13 @@
 """Two apps in one process, both with the integration. The worker is the first one's."""
 
+# ruff: noqa: ANN401 - Celery's tasks and requests have no types
 from __future__ import annotations
 
 from typing import Any
 
-from anarchon_celery.worker import install
 from celery import Celery
 
+from anarchon_celery.worker import install
 from tests.integrations.celery.apps.worker_app import BROKER, app, note
 
 other = Celery("other", broker=BROKER, set_as_current=False)
