@@ -68,7 +68,7 @@ class Runner:
 
     def _run(self) -> None:
         try:
-            wanted: dict[str, Job] | None = {}
+            wanted = self._orders.get()
             while wanted is not None:
                 missing = wanted if self._apply(wanted) is False else None
                 wanted = self._next(missing)
