@@ -221,13 +221,15 @@ class Job:
 
     def due_ms(self, slot: int, namespace: str) -> int:
         """Return when a slot is to be enqueued: its time, moved by spread and jitter."""
-        options = self.options
-        due = slot
-        if options.spread_ms:
-            due += _hash(namespace, self.name) % options.spread_ms
-        if options.jitter_ms:
-            due += _hash(namespace, self.name, slot) % max(1, min(options.jitter_ms, self.gap_ms(slot)))
+        due, jitter_ms = slot + self.shift_ms(namespace), self.options.jitter_ms
+        if jitter_ms:
+            due += _hash(namespace, self.name, slot) % max(1, min(jitter_ms, self.gap_ms(slot)))
         return due
+
+    def shift_ms(self, namespace: str) -> int:
+        """Return by how much the spread moves every slot of this job."""
+        spread_ms = self.options.spread_ms
+        return _hash(namespace, self.name) % spread_ms if spread_ms else 0
 
     def gap_ms(self, slot: int) -> int:
         """Return the time from a slot to the job's next one; a day when there is none."""

@@ -67,13 +67,13 @@ def _plan(job: Job, namespace: str, slot: int, ranges: tuple[SlotRange, ...] = (
 
 def _choose(job: Job, namespace: str, first: int, now: int) -> int:
     """Return the oldest slot within the coalesce window, or the newest due one; at least two are due."""
-    shift = job.options.spread_ms + job.options.jitter_ms
-    slot = job.schedule.next(max(first - 1, now - job.options.coalesce_after_ms - shift - 1))
+    undelayed = now - job.shift_ms(namespace)
+    slot = job.schedule.next(max(first - 1, undelayed - job.options.coalesce_after_ms - job.options.jitter_ms - 1))
     while slot is not None and job.due_ms(slot, namespace) < now - job.options.coalesce_after_ms:
         slot = job.schedule.next(slot)
     if slot is not None and job.due_ms(slot, namespace) <= now:
         return slot
-    newest = latest(job.schedule, first - 1, now - job.options.spread_ms)
+    newest = latest(job.schedule, first - 1, undelayed)
     if newest is not None and job.due_ms(newest, namespace) > now:
         newest = latest(job.schedule, first - 1, newest - 1)
     return first if newest is None else newest
@@ -83,7 +83,7 @@ def _plan_backlog(
     job: Job, namespace: str, *, first: int, chosen: int, now: int, why_late: Callable[[int], Reason]
 ) -> Plan:
     max_late = job.max_late_ms(job.gap_ms(first))
-    boundary = now - max_late - job.options.spread_ms
+    boundary = now - max_late - job.shift_ms(namespace) - job.options.jitter_ms
     ranges: list[SlotRange] = []
     if first < boundary:
         late = _stretch(job.schedule, first, min(boundary, chosen), limit=COUNT_LIMIT)
