@@ -26,6 +26,7 @@ logger = logging.getLogger("anarchon_tasks.scheduler")
 CHUNK = 100
 RECORD_AFTER_S = 0.05
 PROBE_EVERY_S = 1.0
+SMOOTHING = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,14 @@ class Dispatch:
         self._probe_at = 0.0
         self._queued: list[Queued] = []
         self._released: list[Release] = []
-        self._per_second = 200.0
+        self._publish_s = 0.005
+        """What one publish takes, of late; the records in between do not count."""
 
     # --- how much, and whether at all --------------------------------------------------------------------------------
 
     def chunk(self) -> int:
         """Return how many runs to claim at once: what a third of the claim's lease suffices to publish."""
-        return max(1, min(CHUNK, int(self._per_second * self._claim_lease_s / 3)))
+        return max(1, min(CHUNK, int(self._claim_lease_s / 3 / max(self._publish_s, 1e-6))))
 
     def broker_ready(self) -> bool:
         """Whether to claim at all: a broker that did not answer is probed once a second first."""
@@ -123,23 +125,22 @@ class Dispatch:
         """Publish runs in turn. What is not published is handed back; nothing is kept."""
         policies = {run.envelope.token: run.policy for run in won}
         left = {run.envelope.token: run.envelope for run in won}
-        started, recorded_at, confirmed = self._clock.monotonic(), self._clock.monotonic(), 0
+        drawn = recorded_at = self._clock.monotonic()
         for outcome in self._publisher.publish(self._still_mine([run.envelope for run in won])):
+            now = self._clock.monotonic()
             token = outcome.envelope.token
             left.pop(token, None)
             self._note(outcome, policies[token])
-            confirmed += outcome.sent is Sent.CONFIRMED
-            now = self._clock.monotonic()
+            if outcome.sent is Sent.CONFIRMED:
+                self._publish_s += SMOOTHING * (now - drawn - self._publish_s)
             if len(self._queued) >= CHUNK or now - recorded_at >= RECORD_AFTER_S:
                 recorded_at = now
                 self._try_to_write()
             if outcome.broker_down:
                 self._broker.failed(outcome.error or "no answer")
                 break
+            drawn = self._clock.monotonic()
         self._hand_back(list(left.values()), policies)
-        seconds = self._clock.monotonic() - started
-        if confirmed:
-            self._per_second = 0.5 * self._per_second + 0.5 * confirmed / max(seconds, 1e-4)
         self._try_to_write()
 
     def _still_mine(self, envelopes: Sequence[Envelope]) -> Iterator[Envelope]:
