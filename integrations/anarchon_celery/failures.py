@@ -30,9 +30,9 @@ _CONNECTION = frozenset(
 )
 _ANSWERED = frozenset({"ResponseError"})
 """Redis said no."""
-_NOBODY_FARES_BETTER = (
-    "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOAUTH", "NOREPLICAS", "NOPERM", "OOM", "READONLY",
-)  # fmt: skip
+_NOBODY_FARES_BETTER = ("CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOAUTH", "NOREPLICAS", "OOM", "READONLY")
+_NOR_DOES_ANYBODY = frozenset({"ClusterDownError", "MasterDownError", "OutOfMemoryError", "ReadOnlyError"})
+"""The same by the name of the class: the client takes the word off the text then."""
 _BEFORE_SENDING = frozenset({"EncodeError", "SerializationError", "ContentDisallowed", "SerializerNotInstalled"})
 
 
@@ -58,7 +58,7 @@ def judge(error: BaseException) -> Verdict:
         if names & _BEFORE_SENDING:
             return Verdict(sent=Sent.FAILED)
         if names & _ANSWERED:
-            down = str(cause).startswith(_NOBODY_FARES_BETTER)
+            down = bool(names & _NOR_DOES_ANYBODY) or str(cause).startswith(_NOBODY_FARES_BETTER)
             return Verdict(sent=Sent.FAILED, broker_down=down, connection_lost=down)
         if names & _REFUSED or getattr(cause, "reply_code", getattr(cause, "code", None)) == _NO_ROUTE:
             return Verdict(sent=Sent.FAILED, connection_lost=True)
