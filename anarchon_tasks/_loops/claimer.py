@@ -10,12 +10,14 @@ import itertools
 import logging
 import uuid
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from anarchon_tasks import events
 from anarchon_tasks._backoff import Backoff
+from anarchon_tasks._loops.outages import Outages
 from anarchon_tasks.errors import StoreUnavailable
+from anarchon_tasks.jobs import DAY_MS
 from anarchon_tasks.model import Reason, RunRef, Status, Trigger
 from anarchon_tasks.planning import next_due, plan
 from anarchon_tasks.stores.base import Claim, ClaimAnswer, ClaimKind
@@ -32,17 +34,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("anarchon_tasks.scheduler")
 
-OUTAGE_ENDS_MS = 5_000
-"""Failures no further apart than this are one outage; one that ended no longer ago may have made a slot late."""
-
 
 @dataclass(slots=True, eq=False)
 class _Row:
     """What the loop knows of one job."""
 
     job: Job
-    since_ms: int
-    """Since when this instance answers for the job."""
+    since: float
+    """Since when, on the monotonic clock, this instance answers for the job."""
     floor: int | None = None
     wake: int = 0
     """Identifies the row's valid entry in the heap."""
@@ -88,7 +87,7 @@ class Claimer:
         self._unanswered: list[_Asked] = []
         self._recover: deque[RunRef] = deque()
         self._backoff = Backoff(first_s=1.0, most_s=30.0)
-        self._outage_ms: dict[Reason, tuple[int, int]] = {}
+        self._outages = Outages(clock=clock)
 
     # --- notes from other threads ------------------------------------------------------------------------------------
 
@@ -110,7 +109,7 @@ class Claimer:
 
     def _added(self, job: Job) -> None:
         old = self._rows.get(job.name)
-        self._rows[job.name] = _Row(job=job, since_ms=old.since_ms if old else self._link.time.now_ms())
+        self._rows[job.name] = _Row(job=job, since=old.since if old else self._clock.monotonic())
         self._register(job, None)
 
     def _removed(self, name: str) -> None:
@@ -126,13 +125,20 @@ class Claimer:
 
     def step(self) -> float:
         """Ask for what is due; return the seconds until something will be."""
+        try:
+            return self._step()
+        except StoreUnavailable:
+            self._outages.note(Reason.STORE_UNAVAILABLE)
+            raise
+
+    def _step(self) -> float:
         while self._inbox:
             self._inbox.popleft()()
         self._dispatch.write_records()
         if not self._dispatch.broker_ready():
-            self._note_outage(Reason.PUBLISH_FAILED)
+            self._outages.note(Reason.PUBLISH_FAILED)
             return 0.25
-        asked = self._unanswered or self._due()
+        asked = [self._again(ask) for ask in self._unanswered] or self._due()
         if not asked:
             return self._pause()
         self._ask(asked)
@@ -204,9 +210,16 @@ class Claimer:
             queue_begun_ms=self._tracking.begun_ms(row.job.queue),
         )
 
+    def _again(self, ask: _Asked) -> _Asked:
+        """Return a claim to repeat after a lost reply: the same, but for why it is late by now, should it be."""
+        return replace(ask, claim=replace(ask.claim, late_reason=self._why_late(ask.row, ask.claim.latest_ms)))
+
     def _recovery(self, row: _Row, ref: RunRef) -> _Asked:
-        gap = row.job.gap_ms(ref.slot)
-        due = row.job.due_ms(ref.slot, self._namespace) if not ref.key else ref.slot
+        try:
+            gap = row.job.gap_ms(ref.slot)
+            due = row.job.due_ms(ref.slot, self._namespace) if not ref.key else ref.slot
+        except Exception:  # noqa: BLE001 - logged where its slots are planned; the run is there and must go on
+            gap, due = DAY_MS, ref.slot
         claim = Claim(
             ref=ref,
             claim_id=uuid.uuid4().hex,
@@ -228,7 +241,6 @@ class Claimer:
             reply = self._link.call(self._link.store.claim, [ask.claim for ask in asked])
         except StoreUnavailable:
             self._unanswered = asked
-            self._note_outage(Reason.STORE_UNAVAILABLE)
             raise
         self._unanswered = []
         won: list[WonRun] = []
@@ -319,19 +331,12 @@ class Claimer:
 
     # --- why a slot is late ------------------------------------------------------------------------------------------
 
-    def _note_outage(self, reason: Reason) -> None:
-        now = self._link.time.now_ms()
-        first, last = self._outage_ms.get(reason, (now, now))
-        self._outage_ms[reason] = (first if now - last < OUTAGE_ENDS_MS else now, now)
-
     def _why_late(self, row: _Row, latest_ms: int) -> Reason:
         """Say why a slot could not be claimed by that instant, as far as this instance can know."""
-        if latest_ms < row.since_ms:
+        instant = self._clock.monotonic() - (self._link.time.now_ms() - latest_ms) / 1000
+        if instant < row.since:
             return Reason.NO_INSTANCE
-        for reason, (first, last) in self._outage_ms.items():
-            if first <= latest_ms <= last + OUTAGE_ENDS_MS:
-                return reason
-        return Reason.OVERLAP if row.waiting else Reason.NO_INSTANCE
+        return self._outages.at(instant) or (Reason.OVERLAP if row.waiting else Reason.NO_INSTANCE)
 
 
 def _extra(event: str, job: Job, **more: object) -> dict[str, object]:
