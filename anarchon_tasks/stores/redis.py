@@ -314,8 +314,9 @@ def _driver(names: Sequence[str], extra: str) -> Callable[[Mapping[str, object]]
             continue
         retry = importlib.import_module(f"{name}.retry").Retry
         no_backoff = importlib.import_module(f"{name}.backoff").NoBackoff
-        kind = getattr(package, "Redis" if name == "redis" else "Valkey")
-        # One immediate repetition mends a connection that the server closed while it was idle; an outage is for the
-        # caller's own backoff.
-        return lambda kwargs: cast("Client", kind(**kwargs, retry=retry(no_backoff(), 1)))
+        broken = importlib.import_module(f"{name}.exceptions").ConnectionError
+        kind = getattr(package, name.capitalize())
+        # One immediate repetition mends a connection that the server closed while it was idle. A server that does not
+        # answer in time is not asked twice: that is for the caller's own backoff.
+        return lambda kwargs: cast("Client", kind(**kwargs, retry=retry(no_backoff(), 1, (broken,))))
     raise ConfigError(f'the driver is not installed: pip install "anarchon-tasks[{extra}]"')

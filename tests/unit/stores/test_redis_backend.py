@@ -1,0 +1,255 @@
+"""Redis and Valkey backends: what they accept, what they refuse, and what they show. No server is asked."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from anarchon_tasks.errors import ConfigError, StoreError, StoreUnavailable
+from anarchon_tasks.stores import _redis_options, backend_from_url
+from anarchon_tasks.stores._redis_client import Connection, translate
+from anarchon_tasks.stores._redis_codec import job_key, job_name
+from anarchon_tasks.stores.redis import RedisBackend, RedisStore, ValkeyBackend
+
+SECRET = "s3cret/word"
+
+
+class Recorder:
+    """A client that answers every script with an empty batch and keeps the commands."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[Any, ...]] = []
+        self.closed = False
+
+    def execute_command(self, *args: Any) -> bytes:  # noqa: ANN401 - as drivers have it
+        """Note the command."""
+        self.commands.append(args)
+        return b"[5,[]]"
+
+    def close(self) -> None:
+        """Note that somebody closed the client."""
+        self.closed = True
+
+
+class Failing(Recorder):
+    """A client whose every command fails."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def execute_command(self, *args: Any) -> bytes:  # noqa: ANN401 - as drivers have it
+        """Fail."""
+        del args
+        raise self.error
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_without_settings_it_is_the_local_server() -> None:
+    """`RedisBackend()` alone is localhost:6379 with the default prefix."""
+    store = RedisBackend().open()
+    assert (store.location, store.namespace) == ("redis://localhost:6379/0", "cron:")
+    assert store.capabilities.leases
+    assert store.capabilities.server_clock
+
+
+@pytest.mark.parametrize(
+    ("url", "location"),
+    [
+        ("redis://cache", "redis://cache:6379/0"),
+        ("rediss://cache:6380/2", "rediss://cache:6380/2"),
+        ("redis://[::1]:7000/1", "redis://[::1]:7000/1"),
+        ("redis://cache?db=3&socket_timeout=0.5", "redis://cache:6379/3"),
+        ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
+        (f"redis://worker:{SECRET.replace('/', '%2F')}@cache/1", "redis://worker@cache:6379/1"),
+    ],
+)
+def test_urls_of_redis(url: str, location: str) -> None:
+    """Every form of address is understood and shown without its password."""
+    assert RedisBackend(url).open().location == location
+    assert backend_from_url(url).open().location == location
+
+
+@pytest.mark.parametrize("url", ["valkey://cache:1/2", "valkeys://cache:1/2", "redis://cache:1/2"])
+def test_urls_of_valkey(url: str) -> None:
+    """Valkey's own schemes and those of Redis are understood."""
+    assert ValkeyBackend(url).open().location.endswith("://cache:1/2")
+    assert isinstance(backend_from_url("valkey://cache"), ValkeyBackend)
+
+
+def test_options_in_the_url() -> None:
+    """Prefix and strategy may stand in the URL, and the driver's options stay there."""
+    backend = RedisBackend("redis://cache?prefix=billing:cron:&strategy=lease&ssl_cert_reqs=none")
+    assert (backend.redis, backend.prefix) == ("redis://cache?ssl_cert_reqs=none", "billing:cron:")
+    assert backend.open().namespace == "billing:cron:"
+
+
+def test_driver_arguments_of_a_url() -> None:
+    """A URL is opened with timeouts of its own and the protocol that every server knows."""
+    kwargs = _redis_options.arguments("rediss://u:p%40@cache:1/2?socket_timeout=0.5&ssl_check_hostname=no")
+    assert kwargs == {
+        "host": "cache",
+        "port": 1,
+        "db": 2,
+        "username": "u",
+        "password": "p@",
+        "ssl": True,
+        "socket_timeout": 0.5,
+        "socket_connect_timeout": 2.0,
+        "protocol": 2,
+        "ssl_check_hostname": False,
+    }
+
+
+def test_options_as_a_mapping() -> None:
+    """A mapping has the driver's options, and is copied."""
+    given = {"host": "cache", "port": 1, "password": SECRET}
+    backend = RedisBackend(given)
+    given["host"] = "other"
+    assert backend.open().location == "redis://cache:1/0"
+    assert SECRET not in repr(backend)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [
+        ({"redis": "redis://cache?colour=red"}, "colour=red is not an option of redis:// URLs; the options are:"),
+        ({"redis": f"redis://cache?password={SECRET}"}, "password=*** is not an option"),
+        ({"redis": "redis://cache?db=x"}, "db='x' is not valid"),
+        ({"redis": "redis://cache/x"}, "db='x' is not valid"),
+        ({"redis": f"redis://:{SECRET}@cache"}, "percent-encode"),
+        ({"redis": "http://cache"}, "is not a URL of Redis or Valkey: use redis://, rediss://"),
+        ({"redis": "redis://cache?prefix=a:", "prefix": "b:"}, "contradicts"),
+        ({"redis": {"host": "cache", "pasword": SECRET}}, "'pasword' is not an option of redis; the options are:"),
+        ({"redis": 6379}, "redis=int is not a way to a server"),
+        ({"prefix": "cron"}, "use 'cron:'"),
+        ({"prefix": "a::"}, "use 'a:'"),
+        ({"prefix": "{a}:"}, "use 'a:'"),
+        ({"prefix": ""}, "use 'cron:'"),
+        ({"prefix": None}, "is not a text"),
+        ({"strategy": "stream-id"}, "the strategies are: lease"),
+        ({"strategy": ["lease"]}, "does not exist"),
+    ],
+)
+def test_refused_settings(kwargs: dict[str, Any], said: str) -> None:
+    """What is not valid is refused when the backend is made, with what would be."""
+    with pytest.raises(ConfigError) as caught:
+        RedisBackend(**kwargs)
+    assert said in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_unknown_arguments_are_errors() -> None:
+    """A backend has no options that it ignores."""
+    with pytest.raises(TypeError):
+        RedisBackend(window_ms=1)  # type: ignore[call-arg]
+
+
+def test_a_missing_driver_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a driver the error holds what to install; a client that is handed in needs none."""
+    monkeypatch.setitem(sys.modules, "redis", None)
+    monkeypatch.setitem(sys.modules, "valkey", None)
+    with pytest.raises(ConfigError, match=r'pip install "anarchon-tasks\[redis\]"'):
+        RedisBackend().open()
+    with pytest.raises(ConfigError, match=r'pip install "anarchon-tasks\[valkey\]"'):
+        ValkeyBackend().open()
+    assert RedisBackend(Recorder()).open().time().now_ms == 5
+
+
+# --- clients ---------------------------------------------------------------------------------------------------------
+
+
+def test_any_client_with_execute_command() -> None:
+    """A client needs `execute_command` alone, and stays open."""
+    client = Recorder()
+    store = RedisBackend(client, prefix="a:").open()
+    assert store.claim([]).now_ms == 5
+    store.close()
+    [(command, _, keys, prefix, now, *_)] = client.commands
+    assert (command, keys, prefix, now, client.closed) == ("EVALSHA", 0, b"a:", 0, False)
+    assert store.location == "Recorder"
+    assert repr(RedisBackend(client)) == "RedisBackend(redis=client, prefix='cron:', strategy='lease')"
+
+
+def test_asynchronous_and_cluster_clients_are_refused() -> None:
+    """A client that cannot work is refused at once and not at the first claim."""
+    import redis.asyncio
+
+    with pytest.raises(ConfigError, match="asynchronous"):
+        RedisBackend(redis.asyncio.Redis())
+    cluster = Recorder()
+    cluster.get_node_from_key = None  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="cluster"):
+        RedisBackend(cluster)
+
+
+def test_a_client_tells_where_it_leads() -> None:
+    """The location of a driver's client is read off it, and its password hidden."""
+    import redis
+
+    client = redis.Redis(host="cache", port=1, password=SECRET, username="worker")
+    store = RedisBackend(client).open()
+    assert store.location == "redis://worker@cache:1/0"
+    assert SECRET not in repr(store)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConnectionRefusedError("no"), StoreUnavailable),
+        (TimeoutError("no"), StoreUnavailable),
+        (EOFError(), StoreUnavailable),
+        (RuntimeError("LOADING Redis is loading the dataset in memory"), StoreUnavailable),
+        (RuntimeError("READONLY You can't write against a read only replica."), StoreUnavailable),
+        (RuntimeError("OOM command not allowed when used memory > 'maxmemory'."), StoreUnavailable),
+        (RuntimeError("NOPERM this user has no permissions"), StoreError),
+        (RuntimeError("ERR unknown command"), StoreError),
+    ],
+)
+def test_errors_of_any_client(error: Exception, kind: type[StoreError]) -> None:
+    """What will pass is `StoreUnavailable`, what will not is `StoreError`, whichever driver raises it."""
+    store = RedisBackend(Failing(error)).open()
+    with pytest.raises(StoreError) as caught:
+        store.time()
+    assert type(caught.value) is kind
+    assert caught.value.__cause__ is error
+
+
+def test_errors_of_redis_py() -> None:
+    """The driver's classes are told apart by what they mean, not by their descent."""
+    from redis import exceptions
+
+    away = [exceptions.ConnectionError, exceptions.TimeoutError, exceptions.BusyLoadingError, exceptions.ReadOnlyError]
+    away += [exceptions.OutOfMemoryError, exceptions.ClusterDownError, exceptions.MasterDownError]
+    assert {type(translate(kind("text"), "here")) for kind in away} == {StoreUnavailable}
+    refused = [exceptions.AuthenticationError, exceptions.ResponseError, exceptions.NoPermissionError]
+    assert {type(translate(kind("text"), "here")) for kind in refused} == {StoreError}
+
+
+def test_no_error_holds_the_password() -> None:
+    """A driver's text that quotes the password is passed on without it, and its error is left behind."""
+    client = Failing(RuntimeError(f"cannot log in with {SECRET}"))
+    store = RedisStore(Connection(client=client, location="redis://cache", secrets=[SECRET]))
+    with pytest.raises(StoreError) as caught:
+        store.time()
+    assert str(caught.value) == "redis://cache: cannot log in with ***"
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sync", "a.b~c", "a%2Eb", "{x}:*?[]", "κλειδί\n\0", "\ud800", "a b+c/d", "x" * 300])
+def test_names_in_keys(name: str) -> None:
+    """A job's name is percent-encoded outside `A-Z a-z 0-9 _ -`, and can be read back."""
+    key = job_key(name)
+    assert set(key) <= {*"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-%"}
+    assert job_name(key) == name
