@@ -49,14 +49,22 @@ _DENIED = frozenset({"AuthenticationError", "AuthorizationError"})  # connection
 _NO_SCRIPT = ("NOSCRIPT", "No matching script")
 
 
-def translate(error: Exception, location: str, secrets: Collection[str] = ()) -> StoreError:
-    """Return our own error for one of a driver, with no password in its text."""
+def translate(error: Exception, location: str, secrets: Collection[str] = (), *, passing: bool = False) -> StoreError:
+    """Return our own error for one of a driver, with no password in its text.
+
+    Args:
+        error: The driver's.
+        location: Where it happened.
+        secrets: What the text must not hold.
+        passing: Whether the call can be repeated, whatever the error says.
+
+    """
     names = {cls.__name__ for cls in type(error).__mro__}
     said = str(error) or type(error).__name__
     text = said
     for secret in secrets:
         text = text.replace(secret, "***")
-    away = isinstance(error, OSError | EOFError) or names & _AWAY or said.startswith(_AWAY_WORDS)
+    away = passing or isinstance(error, OSError | EOFError) or names & _AWAY or said.startswith(_AWAY_WORDS)
     kind = StoreUnavailable if away and not names & _DENIED else StoreError
     return kind(f"{location}: {text}")
 
@@ -100,7 +108,8 @@ class Connection:
         try:
             return client.execute_command(*args)
         except Exception as error:  # noqa: BLE001 - each driver has its own
-            ours = translate(error, self.location, self._secrets)
+            closed = self._given is None and self._client is not client  # under our hands, by another thread
+            ours = translate(error, self.location, self._secrets, passing=closed)
             raise ours from (error if str(error) in str(ours) else None)  # a text with a password is left behind
 
     def close(self) -> None:
