@@ -158,10 +158,11 @@ class StoresAgree(RuleBasedStateMachine):
         begun=small,
     )
     def claim(self, job: str, asked: Any, policy: Policy, stretch: Reason | None, key: str, **drawn: Any) -> None:
-        """Claim the slots above the floor, or runs that are known."""
+        """Claim slots above the floor, or the slot of now, or runs that are known."""
         claims = []
         for ahead, claim_id, known in asked:
-            ref = self.pick(ahead)[0] if known else RunRef(job, self.floors[job] + ahead * SECOND, key)
+            new = RunRef(job, self.clock.wall_ms() if ahead > 3 else self.floors[job] + ahead * SECOND, key)
+            ref = self.pick(ahead)[0] if known else new
             floor = self.floors[ref.job]
             ranges = ()
             if stretch is not None and floor + 2 < ref.slot:
@@ -182,6 +183,26 @@ class StoresAgree(RuleBasedStateMachine):
                 )
             )
             self.refs = [*(known for known in self.refs if known != ref), ref]
+        self.claim_all(claims)
+
+    @rule(claim_id=ids, coalesce_ms=st.sampled_from((0, 10 * SECOND)))
+    def claim_now(self, claim_id: str, coalesce_ms: int) -> None:
+        """Claim the slot of now, of a job that forbids overlap."""
+        now = self.clock.wall_ms()
+        claim = Claim(
+            ref=RunRef("a", now),
+            claim_id=claim_id,
+            instance="instance",
+            policy=Policy(coalesce_ms=coalesce_ms),
+            due_ms=now,
+            latest_ms=now + 3_600 * SECOND,
+            floor=self.floors["a"],
+        )
+        self.refs = [*(known for known in self.refs if known != claim.ref), claim.ref]
+        self.claim_all([claim])
+
+    def claim_all(self, claims: list[Claim]) -> None:
+        """Claim, and remember floors and tokens."""
         for asking, answer in zip(claims, self.same("claim", claims), strict=True):
             if answer.floor:
                 self.floors[asking.ref.job] = answer.floor
