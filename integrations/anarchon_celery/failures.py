@@ -71,6 +71,13 @@ def judge(error: BaseException) -> Verdict:
     return Verdict(sent=Sent.FAILED)
 
 
+def words(error: BaseException) -> str:
+    """Return what first went wrong, with its kind: some of a broker's errors have no text."""
+    first = next(iter(_chain(error)))
+    text = str(first) or str(error)
+    return f"{type(first).__name__}: {text}" if text else type(first).__name__
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Return the causes of an error, the first one first, and without what only wraps them."""
     found: list[BaseException] = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery.beat import BeatLazyFunc
 from kombu.common import Broadcast
 
-from anarchon_celery.failures import judge
+from anarchon_celery.failures import judge, words
 from anarchon_celery.options import Call
 from anarchon_tasks.header import HEADER
 from anarchon_tasks.publishing import Outcome, Sent
@@ -85,12 +85,12 @@ class CeleryPublisher:
         try:
             call, eta_ms = message_of(envelope)
         except Exception as error:  # noqa: BLE001 - a lazy argument's own
-            return Outcome(envelope=envelope, sent=Sent.FAILED, error=_text(error))
+            return Outcome(envelope=envelope, sent=Sent.FAILED, error=words(error))
         try:
             producer = self._connected()
         except Exception as error:  # noqa: BLE001 - whatever a transport raises, nothing was sent
             self._drop()
-            return Outcome(envelope=envelope, sent=Sent.FAILED, error=_text(error), broker_down=True)
+            return Outcome(envelope=envelope, sent=Sent.FAILED, error=words(error), broker_down=True)
         try:
             self._send(self._insisting(call, envelope.job.queue), producer)
         except Exception as error:  # noqa: BLE001 - judged here
@@ -101,7 +101,7 @@ class CeleryPublisher:
                 envelope=envelope,
                 sent=verdict.sent,
                 task_id=envelope.message_id,
-                error=_text(error),
+                error=words(error),
                 broker_down=verdict.broker_down,
             )
         self._used_at = time.monotonic()
@@ -120,7 +120,7 @@ class CeleryPublisher:
             self._connected()
         except Exception as error:  # noqa: BLE001 - whatever a transport raises
             self._drop()
-            return _text(error)
+            return words(error)
         return None
 
     def close(self) -> None:
@@ -240,10 +240,3 @@ def _instant(ms: int) -> datetime:
 
 def _queue(name: str) -> dict[str, Any]:
     return {"queue": name} if name else {}
-
-
-def _text(error: BaseException) -> str:
-    """Return an error with its kind; some of the broker's have no text."""
-    cause = error.__cause__ or error
-    kind = type(cause).__name__
-    return f"{kind}: {cause}" if str(cause) else f"{kind}: {error}" if str(error) else kind

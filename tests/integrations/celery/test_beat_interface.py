@@ -14,7 +14,11 @@ from celery import Celery, beat, signals
 from celery.schedules import crontab
 
 from anarchon_celery import Anarchon, AnarchonScheduler
+from anarchon_celery.publisher import CeleryPublisher
 from anarchon_tasks.errors import ConfigError, StoreUnavailable
+from anarchon_tasks.header import Header
+from anarchon_tasks.model import RunRef, Trigger
+from anarchon_tasks.publishing import Envelope, Sent
 from anarchon_tasks.stores import from_url
 from tests.servers import poll_until
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from anarchon_celery.entries import Found
+    from anarchon_tasks.jobs import Job
     from anarchon_tasks.scheduler import Scheduler
     from anarchon_tasks.stores.base import LeaseStore
 
@@ -357,3 +362,106 @@ def test_logging_is_quiet_about_what_is_normal(
         scheduler.tick()
         names(scheduler)
     assert caplog.text == ""
+
+
+def published(scheduler: AnarchonScheduler, app: Celery, name: str) -> tuple[Any, list[Any]]:
+    """Publish a run of a job as the scheduler does, and return its outcome and what apply_entry was given."""
+    seen: list[Any] = []
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as Sentry does it
+        _, entry = args
+        entry.options.setdefault("headers", {})["sentry-monitor-slug"] = entry.name
+        seen.append((entry, kwargs))
+        return original(*args, **kwargs)
+
+    original = beat.Scheduler.apply_entry
+    beat.Scheduler.apply_entry = wrapper  # type: ignore[method-assign]
+    publisher = CeleryPublisher(app, send=scheduler._send)
+    try:
+        (outcome,) = publisher.publish([envelope_of(scheduler._read().jobs[name])])
+    finally:
+        beat.Scheduler.apply_entry = original  # type: ignore[method-assign]
+        publisher.close()
+    return outcome, seen
+
+
+def envelope_of(job: Job) -> Envelope:
+    """Return a message to publish."""
+    ref = RunRef(job.name, 1_893_456_000_000)
+    header = Header(id="id", namespace="cron:", ref=ref, attempt=1, token=7)
+    return Envelope(
+        job=job,
+        ref=ref,
+        attempt=1,
+        token=7,
+        trigger=Trigger.SCHEDULE,
+        message_id="id",
+        header=header,
+        due_ms=ref.slot,
+    )
+
+
+def test_what_wraps_apply_entry_sees_each_message(beats: list[AnarchonScheduler]) -> None:
+    """Sentry replaces the method: two positional arguments, and an entry with a schedule of Celery's."""
+    app = make_app(one={"schedule": crontab(0, 8), "options": {"headers": {"mine": "1"}}})
+    app.conf.broker_url = "memory://"
+    scheduler = AnarchonScheduler(app=app)
+    beats.append(scheduler)
+    outcome, seen = published(scheduler, app, "one")
+    ((entry, kwargs),) = seen
+    assert outcome.sent is Sent.CONFIRMED
+    assert list(kwargs) == ["producer"]
+    assert isinstance(entry.schedule, crontab)
+    assert {"mine", "sentry-monitor-slug", "anarchon", "celery_beat_task"} <= entry.options["headers"].keys()
+    assert scheduler.schedule["one"].options == {"headers": {"mine": "1"}}, "the entry of the schedule stays clean"
+    assert scheduler.schedule["one"].total_run_count == 1
+
+
+def test_jobs_declared_in_code_are_entries_for_those_who_look(beats: list[AnarchonScheduler]) -> None:
+    """They have an object of Celery's, too."""
+    app = make_app(extension=False)
+    app.conf.broker_url = "memory://"
+    anarchon = Anarchon(app)
+    anarchon.schedule("declared", "0 8 * * 1-5", task="shop.sync", args=(1,))
+    scheduler = AnarchonScheduler(app=app)
+    beats.append(scheduler)
+    scheduler.tick()
+    outcome, seen = published(scheduler, app, "declared")
+    assert outcome.sent is Sent.CONFIRMED
+    assert isinstance(seen[0][0].schedule, crontab)
+    assert seen[0][0].args == [1]
+
+
+def test_an_error_that_apply_entry_swallows_is_found(
+    beats: list[AnarchonScheduler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain beat logs it and loses the run; here the claim is handed back."""
+    app = make_app(one={})
+    app.conf.broker_url = "memory://"
+    scheduler = AnarchonScheduler(app=app)
+    beats.append(scheduler)
+
+    def lost(*_: object, **__: object) -> None:
+        raise ConnectionResetError("gone")
+
+    monkeypatch.setattr(scheduler, "send_task", lost)
+    outcome, _ = published(scheduler, app, "one")
+    assert (outcome.sent, outcome.broker_down, outcome.error) == (
+        Sent.UNKNOWN,
+        True,
+        "ConnectionResetError: gone",
+    )
+
+
+def test_a_replaced_apply_entry_that_sends_nothing_is_no_success(
+    beats: list[AnarchonScheduler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody may believe that a run is out when it is not."""
+    app = make_app(one={})
+    app.conf.broker_url = "memory://"
+    scheduler = AnarchonScheduler(app=app)
+    beats.append(scheduler)
+    monkeypatch.setattr(scheduler, "apply_entry", lambda *_, **__: None)
+    outcome, _ = published(scheduler, app, "one")
+    assert outcome.sent is Sent.FAILED
+    assert "sent nothing" in outcome.error
