@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from anarchon_tasks.clock import Clock
     from anarchon_tasks.jobs import Job
     from anarchon_tasks.link import StoreLink
+    from anarchon_tasks.model import RunRef
 
 logger = logging.getLogger("anarchon_tasks.scheduler")
 
@@ -123,14 +124,14 @@ class Dispatch:
 
     def publish(self, won: Sequence[WonRun]) -> None:
         """Publish runs in turn. What is not published is handed back; nothing is kept."""
-        policies = {run.envelope.token: run.policy for run in won}
-        left = {run.envelope.token: run.envelope for run in won}
+        policies = {run.envelope.ref: run.policy for run in won}
+        left = {run.envelope.ref: run.envelope for run in won}
         drawn = recorded_at = self._clock.monotonic()
         for outcome in self._publisher.publish(self._still_mine([run.envelope for run in won])):
             now = self._clock.monotonic()
-            token = outcome.envelope.token
-            left.pop(token, None)
-            self._note(outcome, policies[token])
+            ref = outcome.envelope.ref
+            left.pop(ref, None)
+            self._note(outcome, policies[ref])
             if outcome.sent is Sent.CONFIRMED:
                 self._publish_s += SMOOTHING * (now - drawn - self._publish_s)
             if len(self._queued) >= CHUNK or now - recorded_at >= RECORD_AFTER_S:
@@ -148,7 +149,7 @@ class Dispatch:
         for envelope in envelopes:
             if self._stopping():
                 return
-            if self._holding.mine(envelope.token):
+            if self._holding.mine(envelope.ref, envelope.token):
                 yield envelope
 
     def _note(self, outcome: Outcome, policy: Policy) -> None:
@@ -182,9 +183,9 @@ class Dispatch:
             )
         self._tell.emit(events.PublishFailed(ref=ref, attempt=envelope.attempt, token=token, error=error))
 
-    def _hand_back(self, envelopes: Sequence[Envelope], policies: dict[int, Policy]) -> None:
+    def _hand_back(self, envelopes: Sequence[Envelope], policies: dict[RunRef, Policy]) -> None:
         self._released.extend(
-            Release(ref=envelope.ref, token=envelope.token, policy=policies[envelope.token], failed=False)
+            Release(ref=envelope.ref, token=envelope.token, policy=policies[envelope.ref], failed=False)
             for envelope in envelopes
         )
 
@@ -210,10 +211,10 @@ class Dispatch:
             self._link.call(self._link.store.queued, records)
             del self._queued[: len(records)]
             for record in records:
-                self._holding.drop(record.token)
+                self._holding.drop(record.ref, record.token)
         if self._released:
             handed_back = list(self._released)
             self._link.call(self._link.store.release, handed_back)
             del self._released[: len(handed_back)]
             for item in handed_back:
-                self._holding.drop(item.token)
+                self._holding.drop(item.ref, item.token)

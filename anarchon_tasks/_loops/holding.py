@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Held:
-    ref: RunRef
+    token: int
     until: float
     renewed: float
 
@@ -25,33 +25,35 @@ class Holding:
         self._clock = clock
         self._trusted_s = lease_s * 0.9
         self._lock = threading.Lock()
-        self._held: dict[int, _Held] = {}
+        self._held: dict[RunRef, _Held] = {}
 
     def add(self, ref: RunRef, token: int, *, sent: float) -> None:
         """Note a claim that was won by a call sent at that monotonic instant."""
         with self._lock:
-            self._held[token] = _Held(ref, sent + self._trusted_s, sent)
+            self._held[ref] = _Held(token, sent + self._trusted_s, sent)
 
-    def drop(self, token: int) -> None:
+    def drop(self, ref: RunRef, token: int) -> None:
         """Forget a claim: published, handed back, or no longer ours."""
         with self._lock:
-            self._held.pop(token, None)
+            held = self._held.get(ref)
+            if held is not None and held.token == token:
+                del self._held[ref]
 
-    def mine(self, token: int) -> bool:
+    def mine(self, ref: RunRef, token: int) -> bool:
         """Tell whether the claim may still be published."""
         with self._lock:
-            held = self._held.get(token)
-        return held is not None and self._clock.monotonic() < held.until
+            held = self._held.get(ref)
+        return held is not None and held.token == token and self._clock.monotonic() < held.until
 
     def to_renew(self, *, after_s: float) -> list[tuple[RunRef, int]]:
         """Return the claims that were last renewed longer ago than that."""
         now = self._clock.monotonic()
         with self._lock:
-            return [(held.ref, token) for token, held in self._held.items() if now - held.renewed >= after_s]
+            return [(ref, held.token) for ref, held in self._held.items() if now - held.renewed >= after_s]
 
-    def renewed(self, token: int, *, sent: float) -> None:
+    def renewed(self, ref: RunRef, token: int, *, sent: float) -> None:
         """Note that a claim was renewed by a call sent at that instant."""
         with self._lock:
-            held = self._held.get(token)
-            if held is not None:
+            held = self._held.get(ref)
+            if held is not None and held.token == token:
                 held.until, held.renewed = sent + self._trusted_s, sent

@@ -115,11 +115,11 @@ class Upkeep:
         sent = self._clock.monotonic()
         beats = [Beat(ref=ref, token=token, lease_ms=self._claim_lease_ms, phase=Status.CLAIMED) for ref, token in held]
         answers = self._link.call(self._link.store.beat, beats).answers
-        for (_, token), alive in zip(held, answers, strict=True):
+        for (ref, token), alive in zip(held, answers, strict=True):
             if alive:
-                self._holding.renewed(token, sent=sent)
+                self._holding.renewed(ref, token, sent=sent)
             else:
-                self._holding.drop(token)
+                self._holding.drop(ref, token)
 
     def _register_some(self) -> bool:
         """Register a page of jobs; return whether more are waiting."""
