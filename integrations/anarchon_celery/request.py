@@ -17,6 +17,7 @@ from celery.worker import state as worker_state
 
 from anarchon_celery.errors import StaleRun
 from anarchon_celery.installation import installation_of
+from anarchon_tasks.header import HEADER
 from anarchon_tasks.model import Reason, Status
 from anarchon_tasks.stores.base import BeginKind
 
@@ -49,6 +50,17 @@ class RunRequest(_Base):
         if refused:
             self._put_back()
         return result
+
+    def maybe_expire(self) -> Any:
+        """Say whether the message is past its expiry, and do not remember its id as revoked.
+
+        The run that executes, and the retry it may ask for, have the same id.
+        """
+        known = self.id in worker_state.revoked
+        expired = super().maybe_expire()
+        if expired and not known and self.request_dict.get(HEADER):
+            worker_state.revoked.discard(self.id)
+        return expired
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:  # noqa: FBT001 - Celery's own signature
         """Report a hard time limit."""

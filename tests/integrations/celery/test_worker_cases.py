@@ -225,6 +225,22 @@ def test_a_message_past_its_expiry_ends_its_run_as_expired(desk: Desk) -> None:
     assert not desk.evidence("body", sent)
 
 
+def test_a_copy_past_its_expiry_ends_neither_the_run_that_executes_nor_its_retry(desk: Desk) -> None:
+    """Celery remembers the id of an expired message as revoked; the run has the same id and goes on."""
+    gate = desk.gate()
+    sent = desk.claim("retries-at", str(gate))
+    desk.publish(sent)
+    desk.seen("body", sent)
+    desk.copy(sent, expires=-5)
+    if desk.pool != "solo":
+        desk.logged(f"Discarding revoked task: retries-at[{sent.id}]")
+    assert desk.entry(sent).status == "running"
+    gate.touch()
+    run = desk.ended(sent)
+    assert (run.status, run.attempt, run.retries) == ("succeeded", 1, 1)
+    desk.logged(f"Discarding revoked task: retries-at[{sent.id}]")
+
+
 def test_a_retry_does_not_expire_with_the_message_that_started_the_run(desk: Desk) -> None:
     """The expiry bounds the first start only."""
     sent = desk.run("retries", 1, 1.5, expires=1)

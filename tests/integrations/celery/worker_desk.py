@@ -218,7 +218,10 @@ class Desk:
 
     def refused(self, sent: Sent, count: int = 1, timeout: float = 15.0) -> None:
         """Return once the worker has refused so many messages of this id."""
-        text = f"message {sent.id} not started"
+        self.logged(f"message {sent.id} not started", count, timeout)
+
+    def logged(self, text: str, count: int = 1, timeout: float = 15.0) -> None:
+        """Return once the newest worker has said so, this often."""
         poll_until(
             lambda: self.worker is not None and self.worker.output().count(text) >= count,
             timeout,
