@@ -164,6 +164,12 @@ def test_the_memory_never_changes_an_answer(slots: list[int], questions: list[in
     assert [memo.next(question) for question in questions] == [truth(question) for question in questions]
 
 
+def test_the_memory_knows_where_it_starts() -> None:
+    """What was learnt by asking at a slot says nothing about an instant just before that slot."""
+    memo = SlotMemo(lambda after: (after // 10 + 1) * 10)
+    assert [memo.next(20), memo.next(19), memo.next(9), memo.next(10)] == [30, 20, 10, 20]
+
+
 def test_the_memory_is_asked_and_stays_small() -> None:
     """Many questions about one slot cost one computation, and a long walk keeps a bounded number of slots."""
     asked = []
