@@ -65,6 +65,8 @@ class Dispatch:
         self._released: list[Release] = []
         self._publish_s = 0.005
         """What one publish takes, of late; the records in between do not count."""
+        self._drawn: RunRef | None = None
+        """The run whose message the publisher is sending."""
 
     # --- how much, and whether at all --------------------------------------------------------------------------------
 
@@ -127,21 +129,23 @@ class Dispatch:
         policies = {run.envelope.ref: run.policy for run in won}
         left = {run.envelope.ref: run.envelope for run in won}
         drawn = recorded_at = self._clock.monotonic()
-        for outcome in self._publisher.publish(self._still_mine([run.envelope for run in won])):
-            now = self._clock.monotonic()
-            ref = outcome.envelope.ref
-            left.pop(ref, None)
-            self._note(outcome, policies[ref])
-            if outcome.sent is Sent.CONFIRMED:
-                self._publish_s += SMOOTHING * (now - drawn - self._publish_s)
-            if len(self._queued) >= CHUNK or now - recorded_at >= RECORD_AFTER_S:
-                recorded_at = now
-                self._try_to_write()
-            if outcome.broker_down:
-                self._broker.failed(outcome.error or "no answer")
-                break
-            drawn = self._clock.monotonic()
-        self._hand_back(list(left.values()), policies)
+        try:
+            for outcome in self._publisher.publish(self._still_mine([run.envelope for run in won])):
+                now = self._clock.monotonic()
+                ref, self._drawn = outcome.envelope.ref, None
+                left.pop(ref, None)
+                self._note(outcome, policies[ref])
+                if outcome.sent is Sent.CONFIRMED:
+                    self._publish_s += SMOOTHING * (now - drawn - self._publish_s)
+                if len(self._queued) >= CHUNK or now - recorded_at >= RECORD_AFTER_S:
+                    recorded_at = now
+                    self._try_to_write()
+                if outcome.broker_down:
+                    self._broker.failed(outcome.error or "no answer")
+                    break
+                drawn = self._clock.monotonic()
+        finally:  # also when the publisher raises, which it must not: a claim that is kept would be renewed for ever
+            self._hand_back(list(left.values()), policies)
         self._try_to_write()
 
     def _still_mine(self, envelopes: Sequence[Envelope]) -> Iterator[Envelope]:
@@ -150,6 +154,7 @@ class Dispatch:
             if self._stopping():
                 return
             if self._holding.mine(envelope.ref, envelope.token):
+                self._drawn = envelope.ref
                 yield envelope
 
     def _note(self, outcome: Outcome, policy: Policy) -> None:
@@ -184,10 +189,20 @@ class Dispatch:
         self._tell.emit(events.PublishFailed(ref=ref, attempt=envelope.attempt, token=token, error=error))
 
     def _hand_back(self, envelopes: Sequence[Envelope], policies: dict[RunRef, Policy]) -> None:
-        self._released.extend(
-            Release(ref=envelope.ref, token=envelope.token, policy=policies[envelope.ref], failed=False)
-            for envelope in envelopes
-        )
+        """Give back what has no outcome; of the message that was being sent nobody knows whether it is out."""
+        drawn, self._drawn = self._drawn, None
+        for envelope in envelopes:
+            unknown = envelope.ref == drawn
+            self._released.append(
+                Release(
+                    ref=envelope.ref,
+                    token=envelope.token,
+                    policy=policies[envelope.ref],
+                    failed=unknown,
+                    unknown=unknown,
+                    error="the publisher failed while it sent the message" if unknown else None,
+                )
+            )
 
     # --- records -----------------------------------------------------------------------------------------------------
 

@@ -135,10 +135,11 @@ class Instance:
 
     def tick(self) -> bool:
         """Step both loops until nothing is due; return whether the store answered."""
+        keep, claimer = self.scheduler._keep, self.scheduler._claimer
         try:
             for at in range(LONGEST_TICK):
-                self.scheduler._keep.step()
-                if self.scheduler._claimer.step() > 0 and at > 1 and not self.scheduler._claimer._inbox:
+                more = keep.step() == 0
+                if claimer.step() > 0 and at > 1 and not (more or claimer._inbox):
                     return True
         except StoreUnavailable:
             return False
