@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -119,10 +120,16 @@ class Scheduler:
             instance=self.instance,
             clock=self._clock,
             tell=self.events,
-            register=self._keep.register,
+            register=self._register,
         )
         self._claims = Loop("claims", self._claimer, clock=self._clock)
         self._upkeep = Loop("upkeep", self._keep, clock=self._clock)
+
+    def _register(self, job: Job, floor: int | None) -> None:
+        """Have a job registered, unless it was removed or replaced since the claimer heard of it."""
+        with self._lock:
+            if self._jobs.get(job.name) is job:
+                self._keep.register(job, floor)
 
     def _registered(self, job: Job, floor: int) -> None:
         self._claimer.registered(job, floor)
@@ -141,7 +148,7 @@ class Scheduler:
             ConfigError: A job of that name with another schedule or target is registered here.
 
         """
-        check_name(job.name)
+        job = self._bound(job)
         with self._lock:
             old = self._jobs.get(job.name)
             if old is not None:
@@ -152,10 +159,16 @@ class Scheduler:
 
     def replace_job(self, job: Job) -> None:
         """Take a job on in place of the one of that name, if there is one."""
-        check_name(job.name)
+        job = self._bound(job)
         with self._lock:
             if self._jobs.get(job.name) != job:
                 self._put(job)
+
+    def _bound(self, job: Job) -> Job:
+        """Return the job with a schedule that knows its zone and the job's name."""
+        check_name(job.name)
+        schedule = job.schedule.in_zone(self.timezone).for_job(job.name)
+        return job if schedule == job.schedule else replace(job, schedule=schedule)
 
     def _put(self, job: Job) -> None:
         self._jobs[job.name] = job
@@ -177,8 +190,8 @@ class Scheduler:
             self._known(name)
             del self._jobs[name]
             self._job_list = tuple(self._jobs.values())
-        self._claimer.remove(name)
-        self._keep.forget(name)
+            self._claimer.remove(name)
+            self._keep.forget(name)
 
     def jobs(self) -> list[Job]:
         """Return the jobs that are registered on this instance."""
@@ -200,12 +213,11 @@ class Scheduler:
 
     def start(self) -> None:
         """Start working, in threads of its own. Idempotent. A store that does not answer is waited for."""
-        if self.running:
+        started = self._upkeep.start()
+        if not self._claims.start() and not started:
             return
         logger.info("started %s on %s", self.instance, self.store.location, extra={"anarchon": {"event": "started"}})
         self.events.emit(events.Started(who=self.instance))
-        self._upkeep.start()
-        self._claims.start()
 
     def stop(self, timeout: float = 25.0) -> bool:
         """Stop claiming, hand back what is not published, and end the threads. Idempotent.

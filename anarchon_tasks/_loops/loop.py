@@ -43,6 +43,7 @@ class Loop:
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
+        self._lock = threading.Lock()
 
     @property
     def running(self) -> bool:
@@ -58,17 +59,25 @@ class Loop:
         """Take the next step now."""
         self._wake.set()
 
-    def start(self) -> None:
-        """Start the thread, if it does not run."""
-        if self.running:
-            return
-        self._stopping.clear()
-        self._thread = threading.Thread(target=self._run, name=f"anarchon-{self.name}", daemon=True)
-        self._thread.start()
+    def start(self) -> bool:
+        """Start the thread, if none runs; return whether one was started.
+
+        A thread that was asked to stop and hangs in a call does not count; the new one begins when that one has ended.
+        """
+        with self._lock:
+            if self.running and not self.stopping:
+                return False
+            self._stopping = threading.Event()
+            self._thread = threading.Thread(
+                target=self._run, args=(self._stopping, self._thread), name=f"anarchon-{self.name}", daemon=True
+            )
+            self._thread.start()
+            return True
 
     def ask_to_stop(self) -> None:
         """Ask the thread to end after its present step."""
-        self._stopping.set()
+        with self._lock:
+            self._stopping.set()
         self._wake.set()
 
     def join(self, timeout: float) -> bool:
@@ -79,9 +88,11 @@ class Loop:
         thread.join(max(0.0, timeout))
         return not thread.is_alive()
 
-    def _run(self) -> None:
+    def _run(self, stopping: threading.Event, previous: threading.Thread | None) -> None:
+        if previous is not None:
+            previous.join()
         backoff, failures = Backoff(), 0
-        while not self._stopping.is_set():
+        while not stopping.is_set():
             try:
                 pause = min(self._stepper.step(), LONGEST_WAIT_S)
                 failures = 0
