@@ -117,9 +117,9 @@ class Account:
         if surplus > 0:
             self._entries -= db.execute(sql["trim_entries"], (self._name, self._name, surplus)).rowcount
 
-    def execute(self, statement: str, row: rows.Row) -> None:
-        """Execute a statement that stands beside the account, in its transaction."""
-        self._step.db.execute(self._step.sql[statement], row)
+    def execute(self, statement: str, row: rows.Row) -> int:
+        """Execute a statement that stands beside the account, in its transaction; return how many rows it changed."""
+        return self._step.db.execute(self._step.sql[statement], row).rowcount
 
     def refuse(self, ref: RunRef, token: int) -> None:
         """Count a refused write in the history entry of the attempt that had this token, if there is one."""

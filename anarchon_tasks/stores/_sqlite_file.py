@@ -88,6 +88,8 @@ class SqliteFile:
             connection = pool.take(self.path) or self._open(pool)
         except sqlite3.Error as error:
             raise self._meaning(error) from error
+        except PermissionError as error:
+            raise StoreUnavailable(f"{self.path} cannot be reached ({error}): give this user permission") from error
         usable = True
         try:
             connection.db.execute(begin)

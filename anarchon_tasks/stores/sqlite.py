@@ -175,9 +175,12 @@ class SqliteStore:
 
     def forget(self, names: Sequence[str]) -> Reply[bool]:
         """Remove definitions from the list that readers see."""
-        with self._file.write() as db:
-            gone = [db.execute(self._file.sql["drop_definition"], (name,)).rowcount > 0 for name in names]
-            return Reply(now_ms=self._clock.wall_ms(), answers=gone)
+
+        def one(account: Account, name: str, now: int) -> bool:
+            del now
+            return account.execute("drop_definition", (name,)) > 0
+
+        return self._each(names, lambda name: name, one, _refused)
 
     def expired(self, *, limit: int) -> Reply[RunRef]:
         """Return runs whose lease is over, longest over first."""
@@ -227,6 +230,8 @@ class SqliteStore:
 
     def _newest(self, db: sqlite3.Connection, job: str, limit: int) -> list[Run]:
         """Read entries of the history; an open run's present attempt stands in place of what is recorded of it."""
+        if not _is_unicode(job):
+            return []
         kept = [rows.row_entry(row) for row in db.execute(self._file.sql["history"], (job, limit))]
         alive = [rows.row_state(row).entry() for row in db.execute(self._file.sql["open"], (job,))]
         entries = {history_order(entry): entry for entry in (*kept, *alive)}
@@ -245,3 +250,12 @@ def _refused(error: str) -> bool:
 def _concerns_the_store(error: Exception) -> bool:
     """Tell a store that fails from an item that cannot be stored, as a text that is no Unicode."""
     return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
+
+
+def _is_unicode(text: str) -> bool:
+    """Tell whether a text can be stored; one that cannot has nothing on record."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

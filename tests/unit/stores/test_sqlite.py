@@ -217,6 +217,8 @@ class TestItems:
         assert [a.kind for a in answers] == [ClaimKind.WON, ClaimKind.ERROR, ClaimKind.WON]
         assert "UnicodeEncodeError" in str(answers[1].error)
         assert lab.finish(RunRef("\ud800", 1), 1) is False
+        assert lab.store.forget(["\ud800", "a"]).answers == [False, True]
+        assert lab.store.last_runs(["\ud800"]).answers == [None]
         begins = [
             Begin(
                 ref=RunRef("a", slot),
