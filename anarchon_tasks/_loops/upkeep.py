@@ -31,6 +31,7 @@ QUEUES_HOPING_S = 1.0
 REPAIR_S = 60.0
 PAGE = 100
 RECOVER_LIMIT = 200
+RECOVER_MOST = 100_000
 
 
 class Every:
@@ -73,7 +74,10 @@ class Upkeep:
         self._recover = recover
         self._lock = threading.Lock()
         self._unregistered: dict[str, tuple[Job, int | None]] = {}
+        self._failed: dict[str, tuple[Job, int | None]] = {}
+        """Jobs that the store would not register; they are tried again in the next round of repairs."""
         self._forget: set[str] = set()
+        self._recover_limit = RECOVER_LIMIT
         self._renewal, self._search, self._refresh, self._round = (Every(clock) for _ in range(4))
         self._to_repair: list[str] = []
         self._clock = clock
@@ -82,12 +86,14 @@ class Upkeep:
         """Make a job known to the store soon; with the floor that is known here, should the store know none."""
         with self._lock:
             self._unregistered[job.name] = (job, floor)
+            self._failed.pop(job.name, None)
             self._forget.discard(job.name)
 
     def forget(self, name: str) -> None:
         """Take a job off the list that readers see, soon."""
         with self._lock:
             self._unregistered.pop(name, None)
+            self._failed.pop(name, None)
             self._forget.add(name)
 
     def step(self) -> float:
@@ -99,14 +105,28 @@ class Upkeep:
         more = self._register_some()
         self._forget_some()
         if not self._link.in_grace and self._search.passed(RECOVER_S):
-            refs = self._link.call(self._link.store.expired, limit=RECOVER_LIMIT).answers
-            if refs:
-                self._recover(refs)
+            self._search_expired()
         self._repair_some()
         return 0.0 if more else STEP_S
 
     def finish(self) -> None:
         """Nothing is held here."""
+
+    def _search_expired(self) -> None:
+        """Look for runs whose lease is over. A reply that itself shows a jump of the store's clock counts for nothing.
+
+        Runs of jobs that nobody here has stay in the index. When they fill a page, the next one is longer.
+        """
+        limit = self._recover_limit
+        refs = self._link.call(self._link.store.expired, limit=limit).answers
+        if not refs or self._link.in_grace:
+            return
+        here = {job.name for job in self._jobs()}
+        mine = [ref for ref in refs if ref.job in here]
+        crowded = len(refs) >= limit and len(mine) < len(refs)
+        self._recover_limit = min(limit * 2, RECOVER_MOST) if crowded else RECOVER_LIMIT
+        if mine:
+            self._recover(mine[:RECOVER_LIMIT])
 
     def _renew(self) -> None:
         held = self._holding.to_renew(after_s=RENEW_S)
@@ -128,16 +148,24 @@ class Upkeep:
         if not page:
             return False
         reply = self._link.call(self._link.store.register, [_definition(job, floor) for job, floor in page])
-        for (job, _), answer in zip(page, reply.answers, strict=True):
+        for entry, answer in zip(page, reply.answers, strict=True):
+            job = entry[0]
+            self._answered(entry, failed=answer.error is not None)
             if answer.error is not None:
-                logger.error("job %r could not be registered: %s", job.name, answer.error)
+                logger.error("job %r could not be registered, it is tried again: %s", job.name, answer.error)
             else:
                 self._registered(job, answer.floor)
         with self._lock:
-            for job, floor in page:
-                if self._unregistered.get(job.name) == (job, floor):
-                    del self._unregistered[job.name]
             return bool(self._unregistered)
+
+    def _answered(self, entry: tuple[Job, int | None], *, failed: bool) -> None:
+        """Take a job off the list, unless it was removed or changed while the store was asked."""
+        name = entry[0].name
+        with self._lock:
+            if self._unregistered.get(name) is entry:
+                del self._unregistered[name]
+                if failed:
+                    self._failed[name] = entry
 
     def _forget_some(self) -> None:
         with self._lock:
@@ -148,8 +176,10 @@ class Upkeep:
                 self._forget.difference_update(names)
 
     def _repair_some(self) -> None:
-        """Repair the index of lease ends, a page at a time, each job once in a while."""
+        """Repair the index of lease ends, a page at a time, each job once in a while; retry failed registrations."""
         if self._round.passed(REPAIR_S):
+            with self._lock:
+                self._unregistered, self._failed = {**self._failed, **self._unregistered}, {}
             self._to_repair = [job.name for job in self._jobs()]
         page, self._to_repair = self._to_repair[:PAGE], self._to_repair[PAGE:]
         if page:

@@ -1,0 +1,255 @@
+"""Registration, renewal, recovery and repair."""
+
+from __future__ import annotations
+
+from anarchon_tasks import events
+from anarchon_tasks.jobs import Job
+from anarchon_tasks.model import Status
+from anarchon_tasks.stores.base import Registered, Reply
+from tests.unit.scheduler.kit import HOUR, MINUTE, START, Instance, World, make_job
+
+
+def running(world: World, *names: str, **options: object) -> tuple[Instance, list[object]]:
+    """Return an instance whose jobs' runs a worker has begun."""
+    world.store.announce("w", {"celery": 0})
+    instance = world.instance().add(*(make_job("1h", name=name, **options) for name in names))
+    world.pass_time("1h")
+    instance.tick()
+    return instance, [world.begin(envelope) for envelope in instance.publisher.sent]
+
+
+def test_jobs_are_registered_in_pages(world: World) -> None:
+    """A thousand jobs take ten calls."""
+    instance = world.instance()
+    instance.add(*(make_job("1h", name=f"job-{n}") for n in range(300)))
+    sizes = [len(arguments[0]) for name, arguments in instance.store.calls if name == "register"]
+    assert sum(sizes) == 300
+    assert max(sizes) <= 100
+    assert len(world.store.definitions().answers) == 300
+
+
+def test_a_job_that_could_not_be_registered_is_tried_again(world: World) -> None:
+    """One answer with an error is logged; the job is registered a while later, and the others at once."""
+    instance, real = world.instance(), world.store.register
+
+    def register(definitions: list[object]) -> Reply[Registered]:
+        reply = real(definitions)  # type: ignore[arg-type]
+        answers = [
+            Registered(error="damaged") if item.name == "job" else answer  # type: ignore[attr-defined]
+            for item, answer in zip(definitions, reply.answers, strict=True)
+        ]
+        return Reply(now_ms=reply.now_ms, answers=answers)
+
+    instance.store.real.register = register  # type: ignore[method-assign,assignment]
+    instance.add(make_job("1m", track=False), make_job("1m", name="good", track=False))
+    world.run(59, step=1)
+    refused = len(instance.store.asked("register"))
+    instance.store.real.register = real  # type: ignore[method-assign]
+    world.run(190, step=1)
+    published = [envelope.ref.job for envelope in instance.publisher.sent]
+    assert published.count("good") == 4
+    assert published.count("job") >= 2
+    assert refused < 10
+
+
+def test_claims_are_renewed_while_their_messages_wait_to_be_sent(world: World) -> None:
+    """A broker that takes seven seconds for a message loses no claim of those behind it."""
+    instance = world.instance().add(*(make_job("1h", name=name, track=False) for name in "abc"))
+    world.pass_time("1h")
+
+    def slow(_: object) -> None:
+        for _second in range(7):
+            world.pass_time("1s")
+            instance.scheduler._keep.step()
+
+    instance.publisher.during = slow
+    instance.tick()
+    assert [envelope.ref.job for envelope in instance.publisher.sent] == ["a", "b", "c"]
+    assert len(instance.store.asked("claim")) == 3
+    assert instance.store.asked("beat")
+
+
+def test_a_refused_renewal_drops_the_claim(world: World) -> None:
+    """A claim that the store says is another's is not published."""
+    instance = world.instance().add(make_job("1h", name="a", track=False), make_job("1h", name="b", track=False))
+    world.pass_time("1h")
+
+    def lose_the_other(_: object) -> None:
+        instance.publisher.during = None
+        account = world.store._accounts["b"]
+        for state in account.states.values():
+            state.token += 1
+        world.pass_time("2s")
+        instance.scheduler._keep.step()
+
+    instance.publisher.during = lose_the_other
+    instance.tick()
+    assert [envelope.ref.job for envelope in instance.publisher.sent] == ["a"]
+
+
+def test_a_dead_worker_is_taken_over_after_its_lease(world: World) -> None:
+    """The next attempt is published within a second of the lease's end, under a higher token."""
+    instance, (begun,) = running(world, "job")
+    world.run(29)
+    assert len(instance.publisher.sent) == 1
+    world.run(2.5)
+    first, second = instance.publisher.sent
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert second.token > begun.token > first.token  # type: ignore[attr-defined]
+    assert instance.events(events.TookOver)[0].attempt == 2
+    assert world.account() == [("interrupted", "taken_over", 1), ("queued", None, 1)]
+
+
+def test_shedlock_1596_a_worker_that_beats_is_left_alone(world: World) -> None:
+    """A run far longer than its lease is one attempt as long as its worker beats."""
+    from anarchon_tasks.stores.base import Beat
+
+    instance, (begun,) = running(world, "job")
+    ref = instance.publisher.sent[0].ref
+    for _ in range(30):
+        world.run(10, step=1)
+        assert world.store.beat([Beat(ref=ref, token=begun.token, lease_ms=30_000)]).answers == [True]  # type: ignore[attr-defined]
+    assert len(instance.publisher.sent) == 1
+
+
+def test_nobody_is_taken_over_in_the_grace_after_an_outage(world: World) -> None:
+    """When the store returns, live workers beat first: takeovers wait for a heartbeat and a second."""
+    instance, _ = running(world, "job")
+    instance.store.down = True
+    world.run(60)
+    instance.store.down = False
+    world.run(10.5)
+    assert len(instance.publisher.sent) == 1
+    world.run(3)
+    assert [envelope.attempt for envelope in instance.publisher.sent] == [1, 2]
+
+
+def test_nobody_is_taken_over_when_the_stores_clock_jumps(world: World) -> None:
+    """A store whose clock leaps forward has not made its workers die."""
+    instance, _ = running(world, "job")
+    world.server.set_wall(world.now + 10 * MINUTE)
+    world.run(10)
+    assert len(instance.publisher.sent) == 1
+    world.run(5)
+    assert len(instance.publisher.sent) == 2
+
+
+def test_an_instance_leaves_the_runs_of_jobs_it_lacks(world: World) -> None:
+    """Who does not have the job does not touch its runs; who has it takes them over."""
+    owner, _ = running(world, "mine")
+    stranger = world.instance().add(make_job("1h", name="other"))
+    world.kill(owner)
+    world.run(60, step=1)
+    assert all(ask.ref.job == "other" for ask in stranger.store.asked("claim"))
+    heir = world.instance().add(make_job("1h", name="mine"))
+    world.run(2)
+    assert [envelope.attempt for envelope in heir.publisher.sent] == [2]
+
+
+def test_runs_that_nobody_owns_do_not_hide_those_that_somebody_does(world: World) -> None:
+    """Hundreds of abandoned runs at the head of the index do not stop the recovery of the others."""
+    names = [f"gone-{n}" for n in range(450)]
+    owner, _ = running(world, *names)
+    world.kill(owner)
+    world.run(1)
+    instance = world.instance().add(make_job("1m"))
+    world.pass_time("1m")
+    instance.tick()
+    begun = world.begin(next(e for e in instance.publisher.sent if e.ref.job == "job"))
+    assert begun.kind.value == "ok"
+    world.run(45, step=0.5)
+    assert 2 in {envelope.attempt for envelope in instance.publisher.sent}
+
+
+def test_a_worker_that_announces_itself_makes_runs_tracked(world: World) -> None:
+    """Before any worker reports, being enqueued is the end; soon after one does, runs are followed to theirs."""
+    instance = world.instance().add(make_job("10s"))
+    world.run(10)
+    assert world.account() == [("enqueued", None, 1)]
+    world.store.announce("w", {"celery": 0})
+    world.run(10)
+    assert world.account()[-1] == ("queued", None, 1)
+    assert [envelope.header.tracked for envelope in instance.publisher.sent] == [False, True]
+
+
+def test_jobs_are_repaired_in_pages_once_a_minute(world: World) -> None:
+    """The index of lease ends is only a hint: each job is put right once a minute, a page per call."""
+    instance = world.instance().add(*(make_job("1h", name=f"job-{n}") for n in range(250)))
+    world.run(55)
+    instance.store.calls.clear()
+    world.run(61)
+    repaired = instance.store.asked("repair")
+    assert len(repaired) == len(set(repaired)) == 250
+    assert max(len(arguments[0]) for name, arguments in instance.store.calls if name == "repair") <= 100
+
+
+def test_a_removed_job_leaves_the_list_and_keeps_its_history(world: World) -> None:
+    """Its definition goes, what it did stays, and an open run of it is left alone."""
+    instance = world.instance().add(make_job("10s", track=False))
+    world.run(10)
+    instance.scheduler.remove("job")
+    world.run(30)
+    assert (len(instance.publisher.sent), len(world.history())) == (1, 1)
+    assert world.store.definitions().answers == []
+
+
+def test_a_job_that_was_added_and_removed_at_once_is_not_listed(world: World) -> None:
+    """Whatever the loops had noticed of it: nothing of the job is left in the list that readers see."""
+    instance = world.instance()
+    instance.scheduler.add_job(make_job())
+    instance.scheduler.remove("job")
+    instance.tick()
+    world.run(2)
+    assert world.store.definitions().answers == []
+    assert instance.scheduler._keep._unregistered == {}
+
+
+def test_a_job_that_was_removed_and_added_again_runs(world: World) -> None:
+    """Also when the first registration was under way: the new one gets its floor."""
+    instance, job = world.instance(), make_job("10s", track=False)
+    instance.scheduler.add_job(job)
+    instance.scheduler._claimer.step()
+
+    def meanwhile(name: str) -> None:
+        if name == "register":
+            instance.store.during = None
+            instance.scheduler.remove("job")
+            instance.scheduler.add_job(make_job("10s", track=False))
+            instance.scheduler._claimer.step()
+
+    instance.store.during = meanwhile
+    instance.scheduler._keep.step()
+    world.run(15)
+    assert instance.publisher.slots == [START + 10_000]
+    assert [d.name for d in world.store.definitions().answers] == ["job"]
+
+
+def test_an_idle_scheduler_asks_little(world: World) -> None:
+    """With one hourly job an instance makes at most three calls a second."""
+    instance = world.instance().add(make_job("1h", track=False))
+    world.run(30)
+    instance.store.calls.clear()
+    world.run(60)
+    assert len(instance.store.calls) <= 180
+
+
+def test_interrupted_after_the_last_attempt(world: World) -> None:
+    """A job whose workers always die is tried as often as it may, and then ends on the account."""
+    instance, _ = running(world, "job", max_attempts=2)
+    world.run(33)
+    world.begin(instance.publisher.sent[1])
+    world.run(33)
+    assert [envelope.attempt for envelope in instance.publisher.sent] == [1, 2]
+    assert world.account() == [("interrupted", "taken_over", 1), ("interrupted", "taken_over", 1)]
+    world.run(5)
+    assert world.history()[-1].status is Status.INTERRUPTED
+    assert world.now < START + 2 * HOUR
+
+
+def test_the_definition_is_readable_without_user_code(world: World) -> None:
+    """Schedule, zone, target and queue are in the store; arguments of tasks are not."""
+    job = Job(name="job", schedule=make_job().schedule, target="shop.sync", queue="mail", payload={"secret": "pa55"})
+    world.instance().add(job)
+    (definition,) = world.store.definitions().answers
+    assert "shop.sync" in definition.document
+    assert "pa55" not in definition.document
