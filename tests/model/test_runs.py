@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tests.model.explorer import Report
 
 EVERY: frozenset[Fault] = frozenset(get_args(Fault)) - {"failover"}
+CRASHES: frozenset[Fault] = frozenset({"kill scheduler", "publish error", "kill worker"})
 
 ONE_SLOT = World(slots=1, faults=EVERY, budget=2)
 TWO_SLOTS = World(slots=2, faults=EVERY, budget=1)
@@ -54,10 +55,9 @@ WORLDS = {
 }
 BIG_WORLDS = {
     "one slot, three faults": World(slots=1, faults=EVERY, budget=3),
-    "two slots, two faults": World(slots=2, faults=EVERY - {"trim", "report", "outage"}, budget=2),
-    "three slots, one fault": World(slots=3, faults=EVERY - {"trim", "report", "outage"}, budget=1),
-    "three slots, slow queue": World(slots=3, faults=frozenset({"slow queue"}), budget=2),
-    "two slots, failover and another fault": World(slots=2, faults=frozenset({"failover", "kill worker"}), budget=2),
+    "two slots, two faults": World(slots=2, faults=CRASHES, budget=2),
+    "three slots, one fault": World(slots=3, faults=CRASHES, budget=1),
+    "three slots, slow queue": World(slots=3, faults=frozenset({"slow queue"}), budget=1),
     "one slot, enqueue-only, four faults": World(slots=1, faults=EVERY, budget=4, tracked=False),
 }
 
