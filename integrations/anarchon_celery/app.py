@@ -6,6 +6,8 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from celery import bootsteps
+
 from anarchon_celery import worker
 from anarchon_celery.declarations import Declaration, Declarations
 from anarchon_celery.settings import Settings, layered, resolve
@@ -103,6 +105,7 @@ class Anarchon:
         self.app = app
         setattr(app, _KEY, self)
         self._installation = worker.install(app, self._open_for_worker, tell=self.events)
+        app.steps["worker"].add(CheckSettings)
 
     @property
     def settings(self) -> Settings:
@@ -237,6 +240,17 @@ class Anarchon:
             return target
 
         return declare
+
+
+class CheckSettings(bootsteps.Step):
+    """Keeps a worker from starting with settings that make no sense. It connects nothing."""
+
+    def __init__(self, parent: Any, **_: object) -> None:  # noqa: ANN401 - the worker
+        extension = extension_of(parent.app)
+        if extension is not None:
+            store = extension.settings.open_store()
+            if extension.settings.owns_store:
+                store.close()
 
 
 def extension_of(app: Celery) -> Anarchon | None:

@@ -246,3 +246,12 @@ def test_importing_the_package_loads_no_beat(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.DEBUG):
         make()
     assert caplog.text == ""
+
+
+def test_a_worker_does_not_start_with_settings_that_make_no_sense() -> None:
+    """It could not report on any run; the error names the setting."""
+    app, _ = make(table="runs")
+    with pytest.raises(ConfigError, match="table='runs'"):
+        app.WorkController(pool="solo")
+    good, _ = make()
+    good.WorkController(pool="solo")
