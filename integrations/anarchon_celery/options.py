@@ -129,10 +129,14 @@ def sort(
         ends = expires if expires.tzinfo else expires.replace(tzinfo=UTC)
     elif expires is not None and ours.get("start_deadline") is None:
         ours["start_deadline"] = _checked(name, "expires", expires, minimum_ms=1) / 1_000
+    countdown_ms = _checked(name, "countdown", countdown) if countdown else 0
+    job = JobOptions.build(name, ours)
+    if job.start_deadline_ms is not None and countdown_ms >= job.start_deadline_ms:
+        raise ConfigError(f"job {name!r}: countdown={countdown!r} lets no run start before it expires")
     return Sorted(
-        job=JobOptions.build(name, ours),
+        job=job,
         send=rest,
-        countdown_ms=_checked(name, "countdown", countdown) if countdown else 0,
+        countdown_ms=countdown_ms,
         expires=ends,
     )
 

@@ -133,6 +133,7 @@ def test_names_that_meet_only_later_are_found_then() -> None:
         ({"task_id": "mine"}, r"task_id='mine'"),
         ({"expires": "soon"}, r"expires='soon'"),
         ({"countdown": -1}, r"countdown=-1"),
+        ({"countdown": 60, "expires": 30}, r"countdown=60 lets no run start"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_named_at_once(options: dict[str, Any], words: str) -> None:
