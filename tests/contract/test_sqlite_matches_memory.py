@@ -299,7 +299,7 @@ class StoresAgree(RuleBasedStateMachine):
 
     @rule(
         at=picks,
-        what=st.sampled_from((Status.SUCCEEDED, Status.INTERRUPTED, "park", "beat", "stale")),
+        what=st.sampled_from((Status.SUCCEEDED, Status.INTERRUPTED, "park", "beat")),
         lease_ms=small,
         max_attempts=st.integers(1, 3),
         history_size=histories,
@@ -316,12 +316,15 @@ class StoresAgree(RuleBasedStateMachine):
             )
         elif what == "beat":
             self.same("beat", [Beat(ref=ref, token=token, lease_ms=lease_ms)])
-        elif what == "stale":
-            for entry in self.memory.history(ref.job, limit=5).answers:
-                stale = RunRef(entry.job, entry.slot, entry.key)
-                self.same("beat", [Beat(ref=stale, token=entry.token, lease_ms=lease_ms)])
         else:
             self.same("finish", [Finish(ref=ref, status=Status(what), delivered=state.delivered, **drawn)])
+
+    @rule(job=st.sampled_from("ab"))
+    def beat_late(self, job: str) -> None:
+        """Beat with the token of every attempt that there ever was."""
+        for entry in self.memory.history(job, limit=5).answers:
+            ref = RunRef(entry.job, entry.slot, entry.key)
+            self.same("beat", [Beat(ref=ref, token=entry.token, lease_ms=SECOND)])
 
     # --- readers
 

@@ -116,8 +116,12 @@ def test_reading_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="holds no anarchon-tasks store"):
         missing.time()
     assert list(tmp_path.iterdir()) == []
-    from_url(f"sqlite:///{tmp_path}/x.db").time()
-    assert stores.open_to_read(SqliteBackend(tmp_path / "x.db")).time().now_ms > 0
+    made = from_url(f"sqlite:///{tmp_path}/x.db")
+    made.time()
+    reader = stores.open_to_read(SqliteBackend(tmp_path / "x.db"))
+    assert reader.time().now_ms > 0
     other = stores.open_to_read(f"sqlite:///{tmp_path}/x.db", table="other")
     with pytest.raises(StoreUnavailable, match="holds no anarchon-tasks store with table='other'"):
         other.time()
+    for store in (made, reader):
+        store.close()
