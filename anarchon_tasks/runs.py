@@ -50,8 +50,16 @@ class CurrentRun:
     deadline: float = field(repr=False)
     """When, on the monotonic clock, this process must stop believing that it holds the lease."""
     lost_error: type[LeaseLost] = field(repr=False)
-    lost: bool = False
-    """Whether the run is no longer this worker's: another attempt has it, or the store is out of reach too long."""
+    clock: Clock = field(repr=False)
+    told_lost: bool = field(default=False, repr=False)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the run is no longer this worker's: another attempt has it, or the store is out of reach too long.
+
+        Asked of the clock, so that it is true in time also while the call of a heartbeat hangs.
+        """
+        return self.told_lost or self.clock.monotonic() >= self.deadline
 
     @property
     def ref(self) -> RunRef:
@@ -217,6 +225,7 @@ class Keeper:
             lease_s=lease_s,
             deadline=sent + trusted_s(lease_s),
             lost_error=self._lost_error,
+            clock=self._clock,
         )
         self._keep(run)
         self.events.emit(events.Began(ref=header.ref, attempt=run.attempt, token=run.token))
@@ -346,7 +355,8 @@ class Keeper:
     def let_go(self, run: CurrentRun) -> None:
         """Stop beating for the run and write nothing: others tell how it ended, or its lease does."""
         with self._lock:
-            self._runs.pop(id(run), None)
+            if self._runs.pop(id(run), None) is not None:
+                run.deadline = float("inf")
 
     def _told(self, run: CurrentRun, end: Finish, *, accepted: bool) -> None:
         self.events.emit(
@@ -408,11 +418,10 @@ class Keeper:
             self._availability.failed(error)
             return
         self._availability.answered()
-        for run, alive in zip(runs, answers, strict=True):
-            if alive:
-                run.deadline = sent + trusted_s(run.lease_s)
-            else:
-                run.deadline = sent
+        with self._lock:
+            for run, alive in zip(runs, answers, strict=True):
+                if id(run) in self._runs:
+                    run.deadline = sent + trusted_s(run.lease_s) if alive else sent
 
     def _judge(self) -> None:
         """Tell the runs whose lease this process can no longer vouch for."""
@@ -422,7 +431,7 @@ class Keeper:
             for run in lost:
                 del self._runs[id(run)]
         for run in lost:
-            run.lost = True
+            run.told_lost = True
             logger.warning(
                 "lease lost: %s slot %s attempt %s",
                 run.job,

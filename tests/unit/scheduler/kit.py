@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from anarchon_tasks.clock import SystemClock
 from anarchon_tasks.errors import StoreUnavailable
 from anarchon_tasks.events import Event, Events
 from anarchon_tasks.jobs import Job, JobOptions
@@ -26,6 +27,18 @@ START = 1_749_999_600_000
 """A full hour."""
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 LONGEST_TICK = 400
+PATIENCE_S = 10.0
+
+
+def until(condition: Callable[[], object]) -> bool:
+    """Wait for what other threads do, at most ten seconds."""
+    clock, pause = SystemClock(), threading.Event()
+    give_up = clock.monotonic() + PATIENCE_S
+    while not condition():
+        if clock.monotonic() > give_up:
+            return False
+        clock.wait(pause, 0.002)
+    return True
 
 
 class FlakyStore:

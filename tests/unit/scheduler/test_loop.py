@@ -13,24 +13,12 @@ from anarchon_tasks.clock import SystemClock
 from anarchon_tasks.errors import StoreUnavailable
 from anarchon_tasks.runs import Keeper
 from anarchon_tasks.testing import ManualClock
-from tests.unit.scheduler.kit import World, make_job
+from tests.unit.scheduler.kit import PATIENCE_S, World, make_job, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE_S = 10.0
 AT_ONCE_S = 0.05
-
-
-def until(condition: Callable[[], object]) -> bool:
-    """Wait for a condition, at most ten seconds."""
-    clock, pause = SystemClock(), threading.Event()
-    give_up = clock.monotonic() + PATIENCE_S
-    while not condition():
-        if clock.monotonic() > give_up:
-            return False
-        clock.wait(pause, 0.002)
-    return True
 
 
 class Steps:
