@@ -163,6 +163,23 @@ def test_custom_schedules_are_asked() -> None:
     assert "0x" not in made.fingerprint
 
 
+def test_custom_schedules_differ_by_what_they_are_made_of() -> None:
+    """A change at run time is seen; Celery's own comparison would call all of them equal."""
+
+    class Nth(BaseSchedule):
+        def __init__(self, seconds: int) -> None:
+            super().__init__()
+            self.seconds = seconds
+
+        def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+            return last_run_at + timedelta(seconds=self.seconds) - self.now()
+
+    app = make_app()
+    assert convert(Nth(1), app=app) == convert(Nth(1), app=app)
+    assert convert(Nth(1), app=app) != convert(Nth(2), app=app)
+    assert convert(Nth(1), app=app).fingerprint != convert(Nth(2), app=app).fingerprint
+
+
 def test_positions_of_the_sun_are_the_same_whenever_one_asks() -> None:
     """A schedule with a latitude is asked from midnight only, so its last digits do not depend on the question."""
 
