@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from anarchon_tasks.stores.base import ClaimKind
 from tests.integrations.celery.worker_desk import Desk, open_desk
 from tests.servers import poll_until
 
@@ -123,6 +125,19 @@ def test_a_refused_copy_does_not_overwrite_a_stored_failure(desk: Desk) -> None:
     desk.event("task-started", sent)
     assert desk.result(sent) == "FAILURE"
     assert desk.events(sent).count("task-failed") == 1
+
+
+def test_a_run_that_waits_for_its_own_retry_has_no_lease_to_lose(desk: Desk) -> None:
+    """The run is back in its queue before the retry's message exists, for as long as the retry's countdown."""
+    sent = desk.claim("retries", 1, 2.5)
+    sent = replace(sent, header=replace(sent.header, lease_ms=1500))
+    desk.publish(sent)
+    desk.until(sent, lambda run: run.status == "queued" and run.started_at)
+    over = desk.entry(sent).started_at + 2000
+    poll_until(lambda: desk.store.time().now_ms > over)
+    assert desk.take(sent.ref).kind is ClaimKind.RUNNING
+    run = desk.ended(sent)
+    assert (run.status, run.attempt, run.retries) == ("succeeded", 1, 1)
 
 
 def test_started_is_stored_for_runs_and_plain_calls(desk: Desk) -> None:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from celery import Celery
-from celery.exceptions import Ignore, Reject, WorkerShutdown
+from celery.exceptions import Ignore, Reject, WorkerLostError, WorkerShutdown
 
 from anarchon_celery.errors import LeaseLost, StaleRun
 from anarchon_celery.guard import End, describe, judge
 from anarchon_celery.installation import PerProcess, installation_of
+from anarchon_celery.request import RunRequest
 from anarchon_celery.worker import install
 from anarchon_tasks.errors import LeaseLost as CoreLeaseLost
 from anarchon_tasks.model import Reason, Status
@@ -65,6 +66,31 @@ def test_a_rejected_message_that_was_acknowledged_before_cannot_come_again() -> 
 def test_the_only_process_tells_of_its_exit(problem: BaseException | None, end: End | None) -> None:
     """An exit is the task's own doing, unless the worker stops."""
     assert judge(None, None, problem=problem, acks_late=False, parent_tells=False) == end
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SystemExit(3), (Status.FAILED, None)),
+        (SystemExit(None), (Status.FAILED, None)),
+        (SystemExit(15 - 256), (Status.INTERRUPTED, Reason.WORKER_LOST)),
+        (WorkerLostError("signal 9"), (Status.INTERRUPTED, Reason.WORKER_LOST)),
+        (ValueError("told by the child"), None),
+    ],
+)
+def test_the_main_process_tells_of_lost_children_and_exits_only(
+    error: BaseException, told: tuple[Status, Reason | None] | None
+) -> None:
+    """A child that exits on a signal was killed; any other exit is the task's own doing."""
+    reports: list[tuple[Status, Reason | None]] = []
+
+    class Spied(RunRequest):
+        def _report(self, status: Status, reason: Reason | None = None, error: str | None = None) -> None:
+            del error
+            reports.append((status, reason))
+
+    Spied.__new__(Spied)._report_exit(error)
+    assert reports == ([told] if told else [])
 
 
 def test_an_exception_that_cannot_be_written_is_named() -> None:

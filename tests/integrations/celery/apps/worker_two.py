@@ -1,22 +1,16 @@
-"""Two apps in one process, both with the integration. The worker is the first one's."""
+"""Two apps in one process, both with the integration. The worker is that of the one installed last."""
 
 # ruff: noqa: ANN401 - Celery's tasks and requests have no types
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from celery import Celery
 
 from anarchon_celery.worker import install
-from tests.integrations.celery.apps.worker_app import BROKER, app, note
 
-other = Celery("other", broker=BROKER, set_as_current=False)
-
-
-@other.task(bind=True, name="theirs")
-def theirs(self: Any) -> None:
-    """Run inside a task of the first app, by hand."""
-    note("body", self)
+other = Celery("other", broker=os.environ["BROKER"], set_as_current=False)
 
 
 def open_their_store() -> Any:
@@ -26,6 +20,14 @@ def open_their_store() -> Any:
 
 
 install(other, open_their_store)
+
+from tests.integrations.celery.apps.worker_app import app, note  # noqa: E402 - its receivers come second
+
+
+@other.task(bind=True, name="theirs")
+def theirs(self: Any) -> None:
+    """Run inside a task of the first app, by hand."""
+    note("body", self)
 
 
 @app.task(bind=True, name="visits")
