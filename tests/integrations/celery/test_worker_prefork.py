@@ -68,7 +68,7 @@ def test_an_exit_of_the_tasks_own_ends_the_run_as_failed(desk: Desk) -> None:
     assert (run.status, run.reason, run.error) == ("failed", None, "SystemExit: 3")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_killed_child_ends_the_attempt_and_the_next_one_starts_at_once(desk: Desk, number: signal.Signals) -> None:
     """celery#1628, #3541, #3053: a child killed by the kernel or by an operator leaves its run to the next attempt."""
     gate = desk.gate()

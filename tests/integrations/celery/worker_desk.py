@@ -195,7 +195,8 @@ class Desk:
         if not self.evidence_file.exists():
             return []
         name = sent if isinstance(sent, str) else sent.id
-        lines = map(json.loads, self.evidence_file.read_text().splitlines())
+        complete, _, _ = self.evidence_file.read_text().rpartition("\n")
+        lines = map(json.loads, complete.splitlines())
         return [line for line in lines if line["what"] == what and name in {line["id"], line["task"]}]
 
     def seen(self, what: str, sent: Sent | str, count: int = 1, timeout: float = 15.0) -> list[dict[str, Any]]:
