@@ -11,7 +11,7 @@ from anarchon_tasks.schedules.every import EverySchedule
 from anarchon_tasks.stores.base import SlotRange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from anarchon_tasks.jobs import Job
     from anarchon_tasks.schedules import Schedule
@@ -87,15 +87,7 @@ def _plan_backlog(
     ranges: list[SlotRange] = []
     if first < boundary:
         late = _stretch(job.schedule, first, min(boundary, chosen), limit=COUNT_LIMIT)
-        ranges.append(
-            SlotRange(
-                first=first,
-                last=late.last,
-                count=late.count,
-                status=Status.MISSED,
-                reason=why_late(late.last + max_late),
-            )
-        )
+        ranges += _by_reason(job.schedule, first, late, lambda slot: why_late(slot + max_late))
         if late.following < min(boundary, chosen):
             return _plan(job, namespace, late.following, tuple(ranges))
         first = late.following
@@ -105,6 +97,34 @@ def _plan_backlog(
             SlotRange(first=first, last=older.last, count=older.count, status=Status.MISSED, reason=Reason.SUPERSEDED)
         )
     return _plan(job, namespace, chosen, tuple(ranges))
+
+
+def _by_reason(schedule: Schedule, first: int, late: _Stretch, why: Callable[[int], Reason]) -> Iterator[SlotRange]:
+    """Split a stretch of late slots where their reason changes, for instance from absence to an outage."""
+    left = late.count
+    while left:
+        reason, last = why(first), late.last
+        count, following = left, late.following
+        if why(last) is not reason:
+            last, following = _change(schedule, first, last, why)
+            count = _stretch(schedule, first, following).count
+        yield SlotRange(first=first, last=last, count=count, status=Status.MISSED, reason=reason)
+        first, left = following, left - count
+
+
+def _change(schedule: Schedule, low: int, high: int, why: Callable[[int], Reason]) -> tuple[int, int]:
+    """Return two slots in a row between two others: one that has the reason of `low`, and one that has not."""
+    reason = why(low)
+    while True:
+        middle = schedule.next((low + high) // 2)
+        if middle is None or middle >= high:
+            middle = schedule.next(low)
+        if middle is None or middle >= high:
+            return low, high
+        if why(middle) is reason:
+            low = middle
+        else:
+            high = middle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,8 @@ class Claimer:
             raise
 
     def _step(self) -> float:
+        if self._link.availability.down:  # whoever noticed it
+            self._outages.note(Reason.STORE_UNAVAILABLE)
         while self._inbox:
             self._inbox.popleft()()
         self._dispatch.write_records()

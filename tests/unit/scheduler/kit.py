@@ -21,6 +21,7 @@ from anarchon_tasks.testing import ManualClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from anarchon_tasks._loops.loop import Stepper
     from anarchon_tasks.model import Run, Status
 
 START = 1_749_999_600_000
@@ -129,6 +130,14 @@ class RecordingPublisher:
         return [envelope.ref.slot for envelope in self.sent]
 
 
+def _step(loop: Stepper) -> float | None:
+    """Step a loop; None when the store did not answer, which its thread would wait for."""
+    try:
+        return loop.step()
+    except StoreUnavailable:
+        return None
+
+
 @dataclass
 class Instance:
     """A scheduler whose loops are stepped by hand."""
@@ -149,13 +158,12 @@ class Instance:
     def tick(self) -> bool:
         """Step both loops until nothing is due; return whether the store answered."""
         keep, claimer = self.scheduler._keep, self.scheduler._claimer
-        try:
-            for at in range(LONGEST_TICK):
-                more = keep.step() == 0
-                if claimer.step() > 0 and at > 1 and not (more or claimer._inbox):
-                    return True
-        except StoreUnavailable:
-            return False
+        for at in range(LONGEST_TICK):
+            kept, claimed = _step(keep), _step(claimer)
+            if kept is None or claimed is None:
+                return False
+            if claimed > 0 and kept > 0 and at > 1 and not claimer._inbox:
+                return True
         raise AssertionError("the loops find no rest")
 
     def events(self, kind: type[Event]) -> list[Any]:

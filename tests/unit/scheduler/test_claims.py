@@ -377,6 +377,22 @@ def test_the_slot_that_was_asked_for_when_the_store_went_away_has_that_reason_to
     assert world.account() == [("missed", "store_unavailable", 1)]
 
 
+def test_absence_and_outage_are_told_apart(world: World) -> None:
+    """Nobody was there for a while, then somebody without a store: the account has both, each with its slots."""
+    world.kill(world.instance().add(make_job("10s", track=False)))
+    world.pass_time(600)
+    instance = world.instance()
+    instance.store.down = True
+    instance.add(make_job("10s", track=False))
+    world.run(300, step=1)
+    instance.store.down = False
+    world.run(1)
+    reasons = [(run.reason, run.count) for run in world.history() if run.status is Status.MISSED]
+    assert [reason for reason, _ in reasons] == ["no_instance", "store_unavailable", "superseded"]
+    assert 50 <= reasons[0][1] <= 60
+    assert 20 <= reasons[1][1] <= 31
+
+
 def test_an_outage_that_only_the_records_met_is_a_reason_too(world: World) -> None:
     """A store that stopped answering while records were being written is away for the claims as well."""
     instance = world.instance().add(make_job("10s", max_late="5s", track=False))

@@ -163,6 +163,28 @@ def test_older_slots_are_split_by_whether_they_could_still_start() -> None:
     assert asked[-1] <= START + 30 * MINUTE + 30_000
 
 
+@given(
+    st.sampled_from([make_job("7s"), make_job(cron("*/3 * * * *")), make_job(cron("0,1,2,30 * * * *"))]),
+    st.lists(st.integers(0, 5 * HOUR), min_size=1, max_size=3).map(sorted),
+)
+def test_a_stretch_is_split_where_its_reason_changes(job: Job, changes: list[int]) -> None:
+    """Absence, an outage, absence again: each late slot is under the reason that was true when it became too late."""
+    reasons = [Reason.NO_INSTANCE, Reason.STORE_UNAVAILABLE, Reason.PUBLISH_FAILED, Reason.OVERLAP]
+
+    def why(at: int) -> Reason:
+        return reasons[sum(START + change <= at for change in changes)]
+
+    floor, now = START, START + 6 * HOUR
+    while (found := plan(job, NAMESPACE, floor=floor, now=now, why_late=why)) is not None:
+        late_ms = job.max_late_ms(job.gap_ms(job.schedule.next(floor) or 0))
+        for item in found.ranges:
+            if item.reason is not Reason.SUPERSEDED:
+                inside = slots_between(job.schedule, item.first - 1, item.last, 100_000)
+                assert len(inside) == item.count
+                assert {why(slot + late_ms) for slot in inside} == {item.reason}
+        floor = found.slot
+
+
 def test_a_pause_of_nine_seconds_drops_no_slot_of_an_every_second_job() -> None:
     """All slots within `coalesce_after` are asked for, oldest first."""
     job, floor, taken = make_job("1s"), START, []
