@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("anarchon_celery.beat")
 
 TICK_S = 1.0
+CLEANUP = "celery.backend_cleanup"
+"""The entry that Celery itself adds."""
 
 
 NOTHING_SENT = object()
@@ -84,7 +86,7 @@ class AnarchonScheduler(beat.Scheduler):
         self.merge_inplace(self.app.conf.beat_schedule)
         self.install_default_entries(self.schedule)
         self._news = found = self._read()
-        if found.errors and not found.jobs:
+        if found.errors and not found.jobs.keys() - {CLEANUP}:
             raise ConfigError(f"no entry of the schedule can be used:\n{found.report()}")
         if self._settings.from_broker:
             logger.warning(
