@@ -242,8 +242,8 @@ def test_settings_may_carry_the_prefix_of_django() -> None:
     assert anarchon.settings.lease_ms == 60_000
 
 
-def test_importing_the_package_loads_no_beat(caplog: pytest.LogCaptureFixture) -> None:
-    """Workers need none; nothing is logged by joining an app."""
+def test_joining_an_app_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither a warning nor a word."""
     with caplog.at_level(logging.DEBUG):
         make()
     assert caplog.text == ""
