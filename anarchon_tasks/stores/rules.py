@@ -55,7 +55,7 @@ class RunState:
     not_before: int = 0
     """A released run is not claimed again before."""
     grant_id: str = ""
-    """The claim id or delivery id that the current token was given for."""
+    """The claim id or delivery id that the current token was given for; empty once the claim was handed back."""
     due: int = 0
     latest: int = 0
     instance: str | None = None
@@ -316,6 +316,13 @@ def _claim_known(account: Account, ask: Claim, state: RunState, now: int) -> Cla
 def _recover(account: Account, ask: Claim, state: RunState, now: int) -> ClaimAnswer | None:
     """Prepare a run whose lease is over for its next claim, or end it and return the answer."""
     match state.status:
+        case Status.CLAIMED if ask.policy.delivery is Delivery.AT_MOST_ONCE and state.grant_id not in {
+            "",
+            ask.claim_id,
+        }:
+            # Its holder died without a word: the message may have been published.
+            _end(account, state, Status.LOST, now, Reason.PUBLISH_UNKNOWN, ask.policy.history_size)
+            return _answer(account, ClaimKind.DONE, state)
         case Status.CLAIMED if state.unstarted_claim and now > state.latest:
             reason = Reason.PUBLISH_FAILED if state.releases else Reason.NO_INSTANCE
             _end(account, state, Status.MISSED, now, reason, ask.policy.history_size)
@@ -459,6 +466,7 @@ def release(account: Account, record: Release, now: int) -> bool:
         state.error = record.error
         state.not_before = now + min(30_000, 1_000 << min(state.releases - 1, 5))
     state.lease_until = now
+    state.grant_id = ""
     account.put(state)
     return True
 
@@ -517,7 +525,10 @@ def _begin_waiting(account: Account, ask: Begin, state: RunState, now: int) -> B
 
 def _begin_running(account: Account, ask: Begin, state: RunState, now: int) -> BeginAnswer:
     alive = state.lease_until > now
-    if alive and state.grant_id == ask.delivery_id:
+    if state.grant_id == ask.delivery_id and state.reason is None:
+        # The same call again. Also after an outage that outlived the lease, as long as nobody else was granted the run.
+        state.lease_until = max(state.lease_until, now + ask.lease_ms)
+        account.put(state)
         return BeginAnswer(
             kind=BeginKind.OK,
             attempt=state.attempt,

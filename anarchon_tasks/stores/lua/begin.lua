@@ -3,7 +3,7 @@
 -- begin: may I execute the run of this message?
 --
 -- Guarantees: one execution is admitted per attempt and retry, and the same delivery repeated is admitted again while
--- its lease lives; whatever else carries the message is told to drop it.
+-- nobody else was granted the run; whatever else carries the message is told to drop it.
 local function ask_from(v)
   return {
     run = v[2], delivery_id = v[3], delivered = v[4], attempt = v[5], token = tonumber(v[6]), lease = v[7],
@@ -49,7 +49,11 @@ end
 
 local function begin_running(account, ask, state)
   local alive = state.lease_until > NOW
-  if alive and state.grant_id == ask.delivery_id then return admitted(state) end
+  if state.grant_id == ask.delivery_id and not state.reason then
+    state.lease_until = math.max(state.lease_until, NOW + ask.lease)
+    put(account, state)
+    return admitted(state)
+  end
   if is_retry_of(ask, state) then return start(account, ask, state) end
   if alive or not ask.takeover then return answer('busy', state.status, state.lease_until) end
   if next_attempt(account, state, state.reason or 'taken_over', ask.max_attempts, ask.history) then
@@ -73,9 +77,7 @@ end
 local function begin_unknown(account, ask)
   local slot = parse_run(ask.run)
   if slot <= account.trimmed then return answer('done') end
-  local state = new_state(ask.run, {
-    trigger = ask.trigger, status = 'queued', due = slot, latest = NOW, tracked = true, exclusive = true,
-  })
+  local state = new_state(ask.run, ask.trigger, 'queued', slot, NOW, true, true)
   state.attempt = ask.attempt
   return start(account, ask, state)
 end

@@ -25,9 +25,9 @@ end
 local function answer(account, kind, state, till)
   local floor = int(account.floor or 0)
   if not state then return '["' .. kind .. '",' .. floor .. ',' .. int(till or 0) .. ']' end
-  till = till or 0
-  return string.format('["%s",%s,%d,%d,"%d","%s",%s,%s,"%s"]', kind, floor, till ~= 0 and till or state.lease_until,
-    state.attempt, state.token, state.status, cjson.encode(state.run), tostring(state.tracked), state.trigger)
+  return '["' .. kind .. '",' .. floor .. ',' .. int(till or state.lease_until) .. ',' .. int(state.attempt)
+    .. ',"' .. int(state.token) .. '","' .. state.status .. '",' .. cjson.encode(state.run)
+    .. (state.tracked and ',true,"' or ',false,"') .. state.trigger .. '"]'
 end
 
 local function exclusive(ask)
@@ -48,9 +48,12 @@ end
 
 -- Drop the oldest ended states, a few per step; open ones at the bottom do not stop it.
 local function trim(account, policy)
-  local slots, active = key_of(account.name, 'slots'), key_of(account.name, 'active')
-  local limit = TRIM_STEP + (account.open_count or redis.call('SCARD', active))
+  local slots = key_of(account.name, 'slots')
+  local limit = TRIM_STEP + (account.open_count or redis.call('SCARD', key_of(account.name, 'active')))
   local oldest = redis.call('ZRANGEBYSCORE', slots, '-inf', '(' .. int(NOW - policy.keep), 'LIMIT', 0, limit)
+  if #oldest == 0 then return end
+  local active = key_of(account.name, 'active')
+  account.dropped = account.dropped or {}
   for i = 1, #oldest do
     local run = oldest[i]
     if redis.call('SISMEMBER', active, run) == 0 then
@@ -106,10 +109,8 @@ local function claim_new(account, ask)
   if scheduled and ask.slot <= account.floor then return answer(account, 'done') end
   if NOW < ask.due then return answer(account, 'early', nil, ask.due) end
   if scheduled and account.floor ~= ask.floor then return answer(account, 'moved') end
-  local state = new_state(ask.run, {
-    trigger = ask.trigger, status = 'claimed', due = ask.due, latest = ask.latest, tracked = ask.tracked,
-    exclusive = exclusive(ask), grant_id = ask.claim_id,
-  })
+  local state = new_state(ask.run, ask.trigger, 'claimed', ask.due, ask.latest, ask.tracked, exclusive(ask))
+  state.grant_id = ask.claim_id
   if NOW > ask.latest then
     settle_ranges(account, ask)
     return settle(account, ask, state, 'late', ask.late_reason)
@@ -149,6 +150,11 @@ end
 local function recover(account, ask, state)
   local policy = ask.policy
   if state.status == 'claimed' then
+    local kept = state.grant_id ~= '' and state.grant_id ~= ask.claim_id
+    if policy.delivery == 'at_most_once' and kept then    -- its holder died without a word: it may have published
+      end_run(account, state, 'lost', 'publish_unknown', policy.history)
+      return answer(account, 'done', state)
+    end
     if not (unstarted_claim(state) and NOW > state.latest) then return nil end
     end_run(account, state, 'missed', state.releases > 0 and 'publish_failed' or 'no_instance', policy.history)
     return answer(account, 'late', state)

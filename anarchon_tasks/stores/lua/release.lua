@@ -17,7 +17,7 @@ local function release(account, state, item)
     state.error = some(item[8])
     state.not_before = NOW + math.min(30000, 1000 * 2 ^ math.min(state.releases - 1, 5))
   end
-  state.lease_until = NOW
+  state.lease_until, state.grant_id = NOW, ''
   put(account, state)
   return true
 end
