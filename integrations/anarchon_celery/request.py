@@ -73,6 +73,13 @@ class RunRequest(_Base):
             )
         return super().on_timeout(soft, timeout)
 
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        """End whatever executes under this id: Celery knows the newest message of an id only, which may be a copy."""
+        for other in list(worker_state.active_requests):
+            if other.id == self.id and other is not self and isinstance(other, RunRequest):
+                super(RunRequest, other).terminate(pool, signal)
+        super().terminate(pool, signal)
+
     def cancel(self, pool: Any, signal: Any = None, *args: Any, **options: Any) -> None:
         """Report a task that this worker ends because it stops, or because it lost the broker."""
         before = self._is("cancelled")

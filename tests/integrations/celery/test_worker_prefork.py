@@ -109,10 +109,26 @@ def test_a_refused_copy_does_not_hide_the_run_from_the_remote_control(desk: Desk
     desk.seen("body", sent)
     desk.copy(sent)
     desk.refused(sent)
+    marker = desk.by_hand("ok")  # the main process has heard of the refusal once it has heard of this
+    poll_until(lambda: desk.result(marker) == "SUCCESS")
     inspect = desk.app.control.inspect(timeout=2.0, limit=1)
     poll_until(lambda: [state for node in (inspect.query_task(sent.id) or {}).values() for state in node.values()])
     desk.app.control.revoke(sent.id, terminate=True)
     assert desk.ended(sent).status == "cancelled"
+
+
+def test_a_waiting_copy_does_not_protect_the_run_from_the_remote_control(desk: Desk) -> None:
+    """While a copy waits for a free child, `revoke(terminate=True)` ends what executes under the id."""
+    sent, other = desk.run("waits", str(desk.gate())), desk.run("waits", str(desk.gate()))
+    desk.seen("body", sent)
+    desk.seen("body", other)
+    desk.copy(sent)
+    desk.logged(f"Task waits[{sent.id}] received", 2)
+    desk.app.control.revoke(sent.id, terminate=True)
+    assert desk.ended(sent).status == "cancelled"
+    desk.open_gates()
+    assert desk.ended(other).status == "succeeded"
+    assert len(desk.evidence("body", sent)) == 1
 
 
 def test_a_refused_copy_does_not_overwrite_a_stored_failure(desk: Desk) -> None:
