@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from datetime import UTC, datetime
 
 from anarchon_tasks import Reader, Run, Status
@@ -61,6 +60,6 @@ class Live:
             flush=True,
         )
 
-    def counts(self) -> Counter[str]:
-        """Return how many runs were enqueued, for comparison with what the tasks wrote."""
-        return Counter(enqueued=sum(1 for run in self._runs.values() if run.enqueued_at is not None))
+    def enqueued(self) -> set[tuple[str, int]]:
+        """Return the slots that were enqueued, for comparison with what the tasks wrote."""
+        return {(run.job, run.slot) for run in self._runs.values() if run.enqueued_at is not None}

@@ -120,7 +120,7 @@ def main() -> int:
                 print(f"--- {log.name}\n{log.read_text(errors='replace')[-2000:]}")
             return 1
         account = Account.read(evidence, expected)
-        print(account.table(live.counts()))
+        print(account.table(live.enqueued()))
         return 0 if account.right() else 1
 
 
