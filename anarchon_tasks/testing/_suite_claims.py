@@ -108,6 +108,8 @@ class ClaimTests:
         assert lab.store.claim([ask]).answers == [first]
         assert adapter.store().claim([ask]).answers == [first]
         assert len(lab.history()) == 1
+        assert lab.enqueue(ask.ref, first.token)
+        assert lab.store.claim([ask]).answers[0].kind is ClaimKind.RUNNING, "its message is with the broker"
 
     def test_running_tells_until_when(self, adapter: StoreAdapter) -> None:
         """A second claim is told that the run is somebody's, and until when."""
@@ -151,6 +153,15 @@ class ClaimTests:
         assert lab.claim_all([ask])[0].kind is ClaimKind.LATE
         assert lab.claim(lab.ref(5_000)).kind is ClaimKind.DONE
 
+    def test_late_slot_settles_those_before_it(self, adapter: StoreAdapter) -> None:
+        """A slot that is too late puts the slots before it on the account as well."""
+        lab = Lab(adapter)
+        lab.job()
+        first = lab.ref(9_000).slot
+        stretch = SlotRange(first=first, last=first, count=1, status=Status.MISSED, reason=Reason.TOO_LATE)
+        assert lab.claim(lab.ref(5_000), latest_ms=lab.base - 4_000, ranges=(stretch,)).kind is ClaimKind.LATE
+        assert lab.told() == [(5_000, 1, "missed", "no_instance"), (9_000, 0, "missed", "too_late")]
+
     def test_at_the_floor_is_done(self, adapter: StoreAdapter) -> None:
         """A slot at or below the floor is settled: it was before the job's registration."""
         lab = Lab(adapter)
@@ -190,6 +201,7 @@ class ClaimTests:
         lab.job()
         ref = lab.ref(1_000)
         first = lab.won(ref)
+        claimed_at = lab.history()[0].claimed_at
         lab.end_lease(ref, first.token, phase=Status.CLAIMED)
         second = lab.won(ref, instance="instance-2")
         assert second.attempt == 1
@@ -197,7 +209,7 @@ class ClaimTests:
         assert lab.enqueue(ref, first.token) is False
         assert lab.release(ref, first.token) is False
         assert lab.beat(ref, first.token, phase=Status.CLAIMED) is False
-        assert lab.history()[0].instance == "instance-2"
+        assert (lab.history()[0].instance, lab.history()[0].claimed_at) == ("instance-2", claimed_at)
 
     def test_own_claim_after_the_lease(self, adapter: StoreAdapter) -> None:
         """The claim id of a lease that is over gives no right: repeating it is a claim like any other."""

@@ -27,7 +27,8 @@ class OverlapTests:
         earlier = lab.running(lab.ref(1_000))
         lab.pass_ms(2)
         slot = lab.now()
-        ask = lab.ask(replace(lab.ref(0), slot=slot))
+        between = SlotRange(first=slot - 1, last=slot - 1, count=1, status=Status.MISSED, reason=Reason.TOO_LATE)
+        ask = lab.ask(replace(lab.ref(0), slot=slot), ranges=(between,))
         [answer] = lab.claim_all([ask])
         assert (answer.kind, answer.run) == (ClaimKind.OVERLAP, lab.ref(1_000).run)
         assert lab.claim_all([ask])[0].kind is ClaimKind.OVERLAP
@@ -35,6 +36,7 @@ class OverlapTests:
         assert lab.claim(ask.ref).kind is ClaimKind.DONE
         assert lab.told() == [
             (lab.base - slot, 1, "skipped", "overlap"),
+            (lab.base - slot + 1, 0, "missed", "too_late"),
             (1_000, 1, "succeeded", None),
         ]
 
@@ -72,13 +74,23 @@ class OverlapTests:
         lab = Lab(adapter)
         lab.job()
         earlier = lab.running(lab.ref(9_000))
-        older = lab.ref(5_000).slot
+        lab.pass_ms(5)
+        slot = replace(lab.ref(0), slot=lab.now())
+        older = slot.slot - 1
         stretch = SlotRange(first=older, last=older, count=1, status=Status.MISSED, reason=Reason.SUPERSEDED)
-        assert lab.claim(lab.ref(1_000), ranges=(stretch,)).kind is ClaimKind.WAIT
+        assert lab.claim(slot, ranges=(stretch,)).kind is ClaimKind.WAIT
         assert len(lab.history()) == 1
         assert lab.finish(lab.ref(9_000), earlier.token)
-        assert lab.claim(lab.ref(1_000), ranges=(stretch,)).kind is ClaimKind.WON
-        assert lab.told()[1] == (5_000, 0, "missed", "superseded")
+        assert lab.claim(slot, ranges=(stretch,)).kind is ClaimKind.WON
+        assert lab.told()[1] == (lab.base - older, 0, "missed", "superseded")
+
+    def test_untracked_runs_do_not_overlap(self, adapter: StoreAdapter) -> None:
+        """Of a job that is not tracked nobody knows what runs, so nothing is skipped."""
+        lab = Lab(adapter)
+        lab.job()
+        lab.running(lab.ref(1_000))
+        lab.pass_ms(2)
+        assert lab.claim(replace(lab.ref(0), slot=lab.now()), tracked=False).kind is ClaimKind.WON
 
     def test_newer_slot_supersedes_a_dead_claim(self, adapter: StoreAdapter) -> None:
         """A claim that was never published is superseded by a newer slot, once it is old enough and its lease over."""
@@ -235,10 +247,10 @@ class PublishTests:
         lab.job()
         ref = lab.ref(1_000)
         lab.waiting(ref, policy=replace(SKIP, start_timeout_ms=1))
+        enqueued_at = lab.history()[0].enqueued_at
         lab.pass_ms(1)
-        again = lab.waiting(ref)
-        assert again.attempt == 1
-        assert lab.history()[0].publishes == 2
+        assert lab.waiting(ref).attempt == 1
+        assert (lab.history()[0].publishes, lab.history()[0].enqueued_at) == (2, enqueued_at)
 
     def test_start_timeout_doubles(self, adapter: StoreAdapter) -> None:
         """The time a message may wait doubles with each publish of the job, and starts over when a run begins."""
@@ -293,6 +305,54 @@ class PublishTests:
         assert begun.kind is BeginKind.OK
         assert lab.finish(ref, begun.token)
         assert lab.told() == [(1_000, 1, "succeeded", None)]
+
+    @staticmethod
+    def _queued_too_long(lab: Lab, policy: Policy, *, begun_ago_ms: int) -> ClaimKind:
+        policy = replace(policy, start_timeout_ms=1)
+        lab.waiting(lab.ref(1_000), policy=policy)
+        lab.pass_ms(2)
+        return lab.claim(lab.ref(1_000), policy=policy, queue_begun_ms=lab.now() - begun_ago_ms).kind
+
+    def test_quiet_queue_loses_nothing(self, adapter: StoreAdapter) -> None:
+        """A message is not given up while nothing else of its queue began either: its workers are away."""
+        lab = Lab(adapter)
+        lab.job()
+        assert self._queued_too_long(lab, replace(SKIP, max_attempts=1), begun_ago_ms=LONG_MS) is ClaimKind.WON
+
+    def test_published_as_often_as_allowed(self, adapter: StoreAdapter) -> None:
+        """A message is not given up before it was published as often as the policy allows."""
+        lab = Lab(adapter)
+        lab.job()
+        assert self._queued_too_long(lab, replace(SKIP, max_attempts=2), begun_ago_ms=0) is ClaimKind.WON
+        assert lab.told() == [(1_000, 1, "claimed", None)]
+
+    def test_past_its_deadline_in_the_queue(self, adapter: StoreAdapter) -> None:
+        """A message that is still in its queue at its start deadline is not published again."""
+        lab = Lab(adapter)
+        lab.job()
+        assert self._queued_too_long(lab, replace(SKIP, start_deadline_ms=500), begun_ago_ms=0) is ClaimKind.DONE
+        assert lab.told() == [(1_000, 1, "expired", "deadline")]
+
+    def test_deadline_ends_the_wait(self, adapter: StoreAdapter) -> None:
+        """A message waits no longer than to its start deadline."""
+        lab = Lab(adapter)
+        lab.job()
+        ref = lab.ref(1_000)
+        policy = replace(SKIP, start_deadline_ms=61_000)
+        lab.waiting(ref, policy=policy)
+        assert lab.claim(ref, policy=policy).until == lab.base + 60_001
+
+    def test_confirmed_publish_forgives(self, adapter: StoreAdapter) -> None:
+        """After a confirmed publish the next failure rests for a second again."""
+        lab = Lab(adapter)
+        lab.job()
+        ref = lab.ref(1_000)
+        lab.release(ref, lab.won(ref).token)
+        lab.pass_ms(1_000)
+        lab.waiting(ref, policy=replace(SKIP, start_timeout_ms=1))
+        lab.pass_ms(1)
+        lab.release(ref, lab.won(ref).token)
+        assert lab.claim(ref).until <= lab.now() + 1_000
 
     def test_start_deadline(self, adapter: StoreAdapter) -> None:
         """A run that has not begun by its deadline does not begin any more."""

@@ -111,6 +111,8 @@ class BeginTests:
         lab.end_lease(ref, lab.running(ref).token)
         again = lab.waiting(ref)
         assert again.attempt == 2
+        entry = lab.history()[0]
+        assert (entry.worker, entry.pid, entry.retries, entry.publishes, entry.started_at) == (None, None, 0, 1, None)
         begun = lab.begin(ref, again.token, attempt=2)
         assert (begun.kind, begun.attempt) == (BeginKind.OK, 2)
         assert lab.told() == [(1_000, 2, "running", None), (1_000, 1, "interrupted", "taken_over")]
