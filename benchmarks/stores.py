@@ -1,8 +1,8 @@
 """Measure a store: operations per second, as a ratio to `SET NX PX` pipelined by the same driver on the same server.
 
-Absolute figures depend on the machine and its load; the ratios do not, much. Run it as
-`python benchmarks/stores.py redis://localhost:6379 valkey://localhost:6380`. It works under a prefix of its own and
-removes what it wrote.
+Absolute figures depend on the machine and its load; the ratios and the server's CPU time per operation do not, much.
+Run it as `python benchmarks/stores.py redis://localhost:6379 valkey://localhost:6380`, best on servers that nobody else
+uses. It works under a prefix of its own and removes what it wrote.
 """
 
 from __future__ import annotations
@@ -35,44 +35,53 @@ if TYPE_CHECKING:
 
     from anarchon_tasks.stores.base import LeaseStore
 
+Rates = dict[str, tuple[float, float]]
+"""By operation: how many per second, and the server's CPU time for one in microseconds."""
+
 POLICY = Policy()
 MESSAGE = Delivered(message_id="0a2f1c7b-5c8d-5e0c-9d53-6f3a4e900a2f", retries=0, worker="worker-1.example", pid=4711)
 
 
-def per_second(count: int, work: Callable[[], None]) -> float:
-    """Run some work and return how many operations it did per second."""
-    started = time.perf_counter()
-    work()
-    return count / (time.perf_counter() - started)
+class Meter:
+    """Measures work against one server."""
+
+    def __init__(self, client: redis.Redis, count: int, size: int) -> None:
+        self.client = client
+        self.count = count
+        self.size = size
+        self.rates: Rates = {}
+
+    def server_us(self) -> float:
+        """Return the CPU time that the server has used."""
+        used = self.client.info("cpu")
+        return 1e6 * (used["used_cpu_user"] + used["used_cpu_sys"])
+
+    def measure(self, name: str, items: Sequence[object], call: Callable[[Sequence[object]], object]) -> None:
+        """Hand the items over in batches and note the rate."""
+        used, started = self.server_us(), time.perf_counter()
+        for first in range(0, len(items), self.size):
+            call(items[first : first + self.size])
+        took = time.perf_counter() - started
+        self.rates[name] = len(items) / took, (self.server_us() - used) / len(items)
 
 
-def in_batches(items: Sequence[object], size: int, call: Callable[[Sequence[object]], None]) -> Callable[[], None]:
-    """Return work that hands the items over in batches."""
+def limit(meter: Meter, head: str) -> None:
+    """Measure the cheapest thing that lets one caller win: `SET NX PX`, pipelined."""
 
-    def work() -> None:
-        for first in range(0, len(items), size):
-            call(items[first : first + size])
-
-    return work
-
-
-def limit(client: redis.Redis, head: str, count: int, size: int) -> float:
-    """Return the rate of the cheapest thing that lets one caller win: `SET NX PX`, pipelined."""
-
-    def call(names: Sequence[object]) -> None:
-        pipe = client.pipeline(transaction=False)
-        for name in names:
-            pipe.set(f"{head}set:{name}", "claim-id-of-32-characters-000000", nx=True, px=60_000)
+    def call(numbers: Sequence[object]) -> None:
+        pipe = meter.client.pipeline(transaction=False)
+        for number in numbers:
+            pipe.set(f"{head}set:{number}", "claim-id-of-32-characters-000000", nx=True, px=60_000)
         pipe.execute()
 
-    return per_second(count, in_batches(list(range(count)), size, call))
+    meter.measure("SET NX PX", list(range(meter.count)), call)
 
 
-def operations(store: LeaseStore, count: int, size: int) -> dict[str, float]:
-    """Take fresh jobs through a run each and return the rate of each operation."""
-    jobs = [f"job-{number}" for number in range(count)]
+def operations(meter: Meter, store: LeaseStore) -> None:
+    """Take fresh jobs through a run each and measure each operation."""
+    jobs = [f"job-{number}" for number in range(meter.count)]
     floors = {}
-    for first in range(0, count, 100):
+    for first in range(0, meter.count, 100):
         names = jobs[first : first + 100]
         reply = store.register([Definition(name=name, fingerprint="f", document="{}", floor=0) for name in names])
         floors.update(zip(names, (answer.floor for answer in reply.answers), strict=True))
@@ -89,7 +98,7 @@ def operations(store: LeaseStore, count: int, size: int) -> dict[str, float]:
         )
         for job in jobs
     ]
-    won, begun, rates = [], [], {}
+    won, begun = [], []
 
     def claim(batch: Sequence[object]) -> None:
         won.extend(store.claim(batch).answers)
@@ -97,14 +106,14 @@ def operations(store: LeaseStore, count: int, size: int) -> dict[str, float]:
     def begin(batch: Sequence[object]) -> None:
         begun.extend(store.begin(batch).answers)
 
-    rates["claim"] = per_second(count, in_batches(claims, size, claim))
+    meter.measure("claim", claims, claim)
     assert all(answer.kind is ClaimKind.WON for answer in won)
     records = [
         Queued(ref=ask.ref, token=answer.token, policy=POLICY, task_id=MESSAGE.message_id)
         for ask, answer in zip(claims, won, strict=True)
     ]
-    rates["claim, lost"] = per_second(count, in_batches(claims, size, store.claim))
-    rates["queued"] = per_second(count, in_batches(records, size, store.queued))
+    meter.measure("claim, lost", claims, store.claim)
+    meter.measure("queued", records, store.queued)
     asks = [
         Begin(
             ref=record.ref,
@@ -116,14 +125,13 @@ def operations(store: LeaseStore, count: int, size: int) -> dict[str, float]:
         )
         for record in records
     ]
-    rates["begin"] = per_second(count, in_batches(asks, size, begin))
+    meter.measure("begin", asks, begin)
     assert all(answer.kind is BeginKind.OK for answer in begun)
     held = [(ask.ref, answer.token) for ask, answer in zip(asks, begun, strict=True)]
     beats = [Beat(ref=ref, token=token, lease_ms=600_000) for ref, token in held]
-    rates["beat"] = per_second(count, in_batches(beats, size, store.beat))
+    meter.measure("beat", beats, store.beat)
     ends = [Finish(ref=ref, status=Status.SUCCEEDED, token=token) for ref, token in held]
-    rates["finish"] = per_second(count, in_batches(ends, size, store.finish))
-    return rates
+    meter.measure("finish", ends, store.finish)
 
 
 def remove(client: redis.Redis, prefix: str) -> None:
@@ -138,28 +146,32 @@ def remove(client: redis.Redis, prefix: str) -> None:
         client.unlink(*keys)
 
 
-def measure(url: str, size: int, count: int, rounds: int) -> None:
+def median(rounds: Sequence[Rates], name: str, value: Callable[[Rates, str], float]) -> float:
+    """Return the median over the rounds."""
+    return statistics.median(value(rates, name) for rates in rounds)
+
+
+def benchmark(url: str, size: int, count: int, rounds: int) -> None:
     """Print the medians of some rounds on one server."""
-    plain = url.replace("valkey", "redis", 1)
-    client = redis.Redis.from_url(plain, protocol=2)
-    limits: list[float] = []
-    rates: dict[str, list[float]] = {}
+    client = redis.Redis.from_url(url.replace("valkey", "redis", 1), protocol=2)
+    every: list[Rates] = []
     for _ in range(rounds):
         prefix = f"bench-{uuid.uuid4().hex[:8]}:"
-        store = from_url(url, prefix=prefix)
+        store, meter = from_url(url, prefix=prefix), Meter(client, count, size)
         try:
-            limits.append(limit(client, prefix, count, size))
-            for name, rate in operations(store, count, size).items():
-                rates.setdefault(name, []).append(rate / limits[-1])
+            limit(meter, prefix)
+            operations(meter, store)
         finally:
             store.close()
             remove(client, prefix)
+        every.append(meter.rates)
     client.close()
-    base = statistics.median(limits)
-    print(f"{url}  batches of {size}: SET NX PX {base:,.0f}/s")
-    for name, ratios in rates.items():
-        ratio = statistics.median(ratios)
-        print(f"  {name:12} {ratio:5.2f}   about {ratio * base:8,.0f}/s")
+    print(f"{url}, batches of {size}\n  {'':12} ratio  per second  server us")
+    for name in every[0]:
+        ratio = median(every, name, lambda rates, name: rates[name][0] / rates["SET NX PX"][0])
+        rate = median(every, name, lambda rates, name: rates[name][0])
+        server = median(every, name, lambda rates, name: rates[name][1])
+        print(f"  {name:12} {ratio:5.2f} {rate:11,.0f} {server:10.1f}")
 
 
 def main() -> None:
@@ -172,8 +184,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     for url in given.urls:
-        measure(url, 100, given.count, given.rounds)
-        measure(url, 1, given.count // 5, given.rounds)
+        benchmark(url, 100, given.count, given.rounds)
+        benchmark(url, 1, given.count // 5, given.rounds)
 
 
 if __name__ == "__main__":

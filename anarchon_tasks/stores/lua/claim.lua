@@ -150,8 +150,8 @@ end
 local function recover(account, ask, state)
   local policy = ask.policy
   if state.status == 'claimed' then
-    local kept = state.grant_id ~= '' and state.grant_id ~= ask.claim_id
-    if policy.delivery == 'at_most_once' and kept then    -- its holder died without a word: it may have published
+    local silent = state.grant_id ~= '' and state.grant_id ~= ask.claim_id
+    if policy.delivery == 'at_most_once' and silent then -- its holder died without a word: it may have published
       end_run(account, state, 'lost', 'publish_unknown', policy.history)
       return answer(account, 'done', state)
     end
