@@ -195,6 +195,16 @@ def test_a_pause_of_nine_seconds_drops_no_slot_of_an_every_second_job() -> None:
     assert taken == [START + n * SECOND for n in range(1, 10)]
 
 
+def test_a_short_pause_drops_nothing_of_a_job_with_a_spread() -> None:
+    """Spread moves the window of `coalesce_after` with the slots: they run oldest first."""
+    for name in map(str, range(10)):
+        job = make_job("1s", name=name, spread="1h")
+        now = START + job.shift_ms(NAMESPACE) + 9_000
+        found = ask(job, START, now)
+        assert found is not None
+        assert (found.slot, found.ranges) == (START + SECOND, ())
+
+
 def test_a_year_of_an_every_second_job_is_planned_at_once() -> None:
     """31 million slots are settled in one range, in a time that does not depend on their number."""
     started = time.perf_counter()
