@@ -6,7 +6,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -73,16 +73,14 @@ class Cluster:
         self._reader = self._reader or Reader(self.store)
         return self._reader.history(job, limit=limit)[::-1]
 
-    def wait_for(self, job: str, kind: str, *, count: int = 1, timeout: float = 30.0) -> list[dict[str, object]]:
+    def wait_for(self, job: str, kind: str, *, count: int = 1, timeout: float = 30.0) -> list[dict[str, Any]]:
         """Wait until the tasks wrote that many lines."""
-        return (
-            poll_until(
-                lambda: lines if len(lines := self.evidence.of(job, kind)) >= count else None,
-                timeout,
-                what=f"{count} lines {kind!r} of job {job!r}",
-            )
-            or []
+        found = poll_until(
+            lambda: lines if len(lines := self.evidence.of(job, kind)) >= count else None,
+            timeout,
+            what=f"{count} lines {kind!r} of job {job!r}",
         )
+        return found or []
 
     def close(self) -> None:
         """Close the reader."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from anarchon_tasks.model import Run
     from tests.cluster.conftest import Cluster
-
-Soon = "Callable[[float], tuple[str, str, float]]"
+    from tests.servers._process import OwnedProcess
 
 
 def plan_slow(cluster: Cluster, soon: Callable[[float], tuple[str, str, float]], *, seconds: float) -> int:
@@ -32,6 +31,12 @@ def plan_slow(cluster: Cluster, soon: Callable[[float], tuple[str, str, float]],
     return int(due * 1000)
 
 
+def whose(line: dict[str, Any], workers: list[OwnedProcess]) -> tuple[OwnedProcess, OwnedProcess]:
+    """Return the worker whose child wrote the line, and the other one."""
+    first, second = workers
+    return (first, second) if os.getpgid(line["pid"]) == first.pid else (second, first)
+
+
 def attempts(cluster: Cluster, slot: int) -> list[Run]:
     """Return the attempts of the slow job's slot, in order."""
     return [run for run in cluster.history("slow") if run.slot == slot]
@@ -43,17 +48,17 @@ def test_celery_1628_a_worker_killed_in_mid_task_is_taken_over(
 ) -> None:
     """Kill -9 of a whole worker: attempt 2 starts within lease + 2 s, with a higher token, and ends the run."""
     slot = plan_slow(cluster, soon, seconds=3)
-    victim, _ = cluster.worker("victim", concurrency=1), cluster.beat()
-    cluster.wait_for("slow", "start", timeout=30)
-    heir = cluster.worker("heir", concurrency=1)
-    if cluster.evidence.of("slow", "end"):
-        pytest.fail("the task ended before it could be killed")
+    workers = [cluster.worker(concurrency=2), cluster.worker(concurrency=2)]
+    cluster.beat()
+    [line] = cluster.wait_for("slow", "start", timeout=30)
+    victim, heir = whose(line, workers)
     victim.signal_group(signal.SIGKILL)
     killed = time.time()
+    assert not cluster.evidence.of("slow", "end"), "killed in the middle"
     lines = cluster.wait_for("slow", "start", count=2, timeout=LEASE_S + 12)
-    assert lines[1]["at"] - killed <= LEASE_S + 2  # type: ignore[operator]
+    assert lines[1]["at"] - killed <= LEASE_S + 2
     assert [line["attempt"] for line in lines] == [1, 2]
-    assert lines[1]["token"] > lines[0]["token"]  # type: ignore[operator]
+    assert lines[1]["token"] > lines[0]["token"]
     cluster.wait_for("slow", "end", timeout=15)
     poll_until(lambda: attempts(cluster, slot)[-1].status.value == "succeeded", 10)
     first, second = attempts(cluster, slot)
@@ -69,9 +74,10 @@ def test_dbs_402_a_stopped_worker_that_wakes_up_cannot_finish(
 ) -> None:
     """SIGSTOP for two leases: the run goes to another worker, and the late finish of the first one is refused."""
     slot = plan_slow(cluster, soon, seconds=4)
-    sleeper, _ = cluster.worker("sleeper", concurrency=1), cluster.beat()
-    started = cluster.wait_for("slow", "start", timeout=30)[0]
-    heir = cluster.worker("heir", concurrency=1)
+    workers = [cluster.worker(concurrency=2), cluster.worker(concurrency=2)]
+    cluster.beat()
+    [started] = cluster.wait_for("slow", "start", timeout=30)
+    sleeper, heir = whose(started, workers)
     sleeper.signal_group(signal.SIGSTOP)
     until = time.time() + 2 * LEASE_S
     try:
@@ -87,4 +93,4 @@ def test_dbs_402_a_stopped_worker_that_wakes_up_cannot_finish(
     assert second.pid != started["pid"]
     assert second.token > first.token
     assert heir.running
-    assert os.path.exists(f"/proc/{sleeper.pid}")  # noqa: PTH110 - the worker itself goes on
+    assert sleeper.running, "the worker itself goes on"

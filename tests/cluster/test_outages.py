@@ -44,5 +44,5 @@ def test_celery_8845_a_broker_away_at_the_due_moment_makes_the_run_late_not_lost
     assert late - 1_000 <= run.lateness_ms <= late + 5_000, "enqueued soon after the broker's return"
     assert cluster.evidence.count("slow", "start")[int(due * 1000)] == 1
     for scheduler in schedulers:
-        said = [text for text in scheduler.output.splitlines() if "broker does not answer" in text]
+        said = [text for text in scheduler.output().splitlines() if "broker does not answer" in text]
         assert len(said) <= 1, "an outage is said once"
