@@ -423,6 +423,37 @@ def test_lua_answers_as_the_rules(redis_url: str) -> None:
     _compare(redis_url, 50, 50)
 
 
+@pytest.mark.parametrize("newer", ["none", "queued", "running"])
+def test_a_lost_run_that_still_begins(redis_url: str, newer: str) -> None:
+    """A path that random calls seldom find: a run given up as lost begins, unless a newer one is under way."""
+    both = type("SameAnswersHere", (SameAnswers,), {"url": redis_url})()
+    both.open(known=JOBS)
+    try:
+        lost, late = both.near("sync", -2, ""), both.near("sync", 0, "")
+        pick, message = (99, "sync", -2, ""), Delivered(message_id="m1", retries=0, worker="w1", pid=11)
+        policy = replace(POLICIES[0], start_timeout_ms=1_000, max_attempts=1)
+        both.claim([(pick, "i1", policy, (), 0, 10_000)], True, 0, 0, backfill=False)
+        both.queued(pick, 0, policy, 0)
+        both.clock.now += 1_000
+        pick = (99, "sync", -3, "")
+        both.clock.now += 1
+        both.claim([(pick, "i2", policy, (), 0, 10_000)], True, 0, 1, backfill=False)
+        assert both.stores[0]._accounts["sync"].states[lost].status is Status.LOST
+        if newer != "none":
+            pick = (99, "sync", -1, "")
+            both.claim([(pick, "i3", policy, (), 0, 10_000)], True, 0, 0, backfill=False)
+            both.queued(pick, 0, policy, 0)
+        if newer == "running":
+            both.begin(pick, "i3", message, 0, 3, takeover=True, attempt=1, history=1_000)
+        both.begin((99, "sync", -3, ""), "i4", message, 0, 3, takeover=True, attempt=1, history=1_000)
+        states = both.stores[0]._accounts["sync"].states
+        assert states[lost].status is (Status.LOST if newer == "running" else Status.RUNNING)
+        assert newer != "queued" or states[late].status is Status.SKIPPED
+        both.same_states()
+    finally:
+        both.teardown()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 def test_lua_answers_as_the_rules_for_long(redis_url: str) -> None:
