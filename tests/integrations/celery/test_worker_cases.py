@@ -53,8 +53,8 @@ def test_a_task_that_raises_ends_its_run_as_failed_with_a_bounded_text(desk: Des
     assert len(run.error) <= 500
 
 
-@pytest.mark.parametrize("countdown", [0, 1])
-def test_a_retry_of_the_tasks_own_runs_and_ends_the_run(desk: Desk, countdown: int) -> None:
+@pytest.mark.parametrize("countdown", [0, 0.5])
+def test_a_retry_of_the_tasks_own_runs_and_ends_the_run(desk: Desk, countdown: float) -> None:
     """Each retry is admitted once, within the same attempt, and only its last try ends the run."""
     sent = desk.run("retries", 2, countdown)
     run = desk.ended(sent)
