@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anarchon_tasks.model import Reason, RunRef, Status
@@ -269,6 +270,17 @@ class ClaimTests:
             lab.finish(ref, begun.token)
         assert tokens == sorted(set(tokens))
         assert all(0 < token < 2**63 for token in tokens)
+
+    def test_tokens_increase_though_the_store_lost_some(self, adapter: StoreAdapter) -> None:
+        """A store that knows nothing of a job gives it higher tokens than another store gave it before."""
+        lab = Lab(adapter)
+        lab.job()
+        before = lab.won(lab.ref(1_000)).token
+        lab.pass_ms(2)
+        empty = adapter.elsewhere()
+        floor = lab.base - 5_000
+        empty.register([replace(_definition(), floor=floor)])
+        assert empty.claim([lab.ask(lab.ref(1_000), floor=floor)]).answers[0].token > before
 
     def test_lease_of_a_policy(self, adapter: StoreAdapter) -> None:
         """A claim's lease is as long as its policy says, and a beat of its holder pushes it forward."""

@@ -232,6 +232,23 @@ class PublishTests:
         assert lab.told() == [(1_000, 1, "lost", "publish_unknown")]
         assert lab.claim(ref).kind is ClaimKind.DONE
 
+    def test_silent_holder_at_most_once(self, adapter: StoreAdapter) -> None:
+        """With at-most-once delivery a claim whose holder died without a word is lost: it may have been published."""
+        lab = Lab(adapter)
+        lab.job()
+        ref = lab.ref(1_000)
+        lab.end_lease(ref, lab.won(ref, policy=AT_MOST_ONCE).token, phase=Status.CLAIMED)
+        assert lab.claim(ref, policy=AT_MOST_ONCE).kind is ClaimKind.DONE
+        assert lab.told() == [(1_000, 1, "lost", "publish_unknown")]
+
+    def test_released_at_most_once(self, adapter: StoreAdapter) -> None:
+        """With at-most-once delivery a run that was surely not published can be claimed again."""
+        lab = Lab(adapter)
+        lab.job()
+        ref = lab.ref(1_000)
+        assert lab.release(ref, lab.won(ref, policy=AT_MOST_ONCE).token, failed=False, policy=AT_MOST_ONCE)
+        assert lab.won(ref, policy=AT_MOST_ONCE).attempt == 1
+
     def test_unknown_outcome_at_least_once(self, adapter: StoreAdapter) -> None:
         """With at-least-once delivery a publish whose outcome is unknown is repeated."""
         lab = Lab(adapter)

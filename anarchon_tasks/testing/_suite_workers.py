@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from anarchon_tasks.model import Reason, Status
-from anarchon_tasks.stores.base import BeginKind, ClaimKind, Delivered
+from anarchon_tasks.model import Reason, RunRef, Status
+from anarchon_tasks.stores.base import BeginKind, ClaimKind, Delivered, Overlap, Policy
 from anarchon_tasks.testing._lab import ALLOW, LONG_MS, Lab
 
 if TYPE_CHECKING:
@@ -35,13 +35,30 @@ class BeginTests:
         assert entry.started_at is not None
 
     def test_repeat_is_ok_again(self, adapter: StoreAdapter) -> None:
-        """A begin repeated with its delivery id after a lost reply gives the same answer."""
+        """A begin repeated with its delivery id after a lost reply is admitted again, with the same token."""
         lab = Lab(adapter)
         lab.job()
         ref = lab.ref(1_000)
         token = lab.waiting(ref).token
         first = lab.begin(ref, token, delivery_id="d")
-        assert lab.begin(ref, token, delivery_id="d") == first
+        again = lab.begin(ref, token, delivery_id="d")
+        assert (again.kind, again.attempt, again.token) == (first.kind, first.attempt, first.token)
+        assert again.until >= first.until
+
+    def test_repeat_after_the_lease(self, adapter: StoreAdapter) -> None:
+        """A begin whose reply was lost in an outage longer than the lease is still admitted, if nobody took over."""
+        lab = Lab(adapter)
+        lab.job()
+        ref = lab.ref(1_000)
+        token = lab.waiting(ref).token
+        first = lab.begin(ref, token, delivery_id="d")
+        lab.end_lease(ref, first.token)
+        again = lab.begin(ref, token, delivery_id="d")
+        assert (again.kind, again.attempt, again.token) == (BeginKind.OK, 1, first.token)
+        assert again.until > lab.now()
+        lab.end_lease(ref, first.token)
+        assert lab.begin(ref, token, delivery_id="e").attempt == 2
+        assert lab.begin(ref, token, delivery_id="d").kind is BeginKind.BUSY
 
     def test_duplicate_is_busy(self, adapter: StoreAdapter) -> None:
         """A second delivery of the message is dropped while the first executes."""
@@ -151,6 +168,42 @@ class BeginTests:
         assert lab.begin(ref, 5, attempt=2).kind is BeginKind.BUSY
         assert lab.finish(ref, begun.token)
         assert lab.told() == [(1_000, 2, "succeeded", None)]
+
+    def _lost(self, lab: Lab, policy: Policy) -> tuple[RunRef, int]:
+        """Let a run be given up, because its message stayed away while others of its queue began."""
+        ref = lab.ref(9_000)
+        policy = replace(policy, start_timeout_ms=1, max_attempts=1)
+        token = lab.waiting(ref, policy=policy).token
+        lab.pass_ms(2)
+        assert lab.claim(ref, policy=policy, queue_begun_ms=lab.now()).status is Status.LOST
+        return ref, token
+
+    def test_lost_message_comes_before_a_waiting_one(self, adapter: StoreAdapter) -> None:
+        """A run that was given up and comes after all takes the place of a later one that has not begun."""
+        lab = Lab(adapter)
+        lab.job()
+        ref, token = self._lost(lab, replace(ALLOW, overlap=Overlap.SKIP))
+        lab.waiting(lab.ref(1_000))
+        assert lab.begin(ref, token).kind is BeginKind.OK
+        assert lab.told() == [(1_000, 1, "skipped", "overlap"), (9_000, 1, "running", None)]
+
+    def test_lost_message_does_not_disturb_a_running_one(self, adapter: StoreAdapter) -> None:
+        """A run that was given up stays so when a later one of its job is executing."""
+        lab = Lab(adapter)
+        lab.job()
+        ref, token = self._lost(lab, replace(ALLOW, overlap=Overlap.SKIP))
+        lab.running(lab.ref(1_000))
+        assert lab.begin(ref, token).kind is BeginKind.DONE
+        assert lab.told() == [(1_000, 1, "running", None), (9_000, 1, "lost", "never_started")]
+
+    def test_lost_message_beside_others(self, adapter: StoreAdapter) -> None:
+        """Where overlap is allowed, a run that was given up comes back beside the others."""
+        lab = Lab(adapter)
+        lab.job()
+        ref, token = self._lost(lab, ALLOW)
+        lab.waiting(lab.ref(1_000), policy=ALLOW)
+        assert lab.begin(ref, token).kind is BeginKind.OK
+        assert lab.told() == [(1_000, 1, "queued", None), (9_000, 1, "running", None)]
 
     def test_unregistered_job_begins(self, adapter: StoreAdapter) -> None:
         """A message of a job that the store does not know is executed, once."""
@@ -268,6 +321,19 @@ class FinishTests:
             end = lab.finish(ref, attempt=attempt, delivered=DELIVERED, status=Status.CANCELLED, reason=Reason.REVOKED)
             assert end is accepted
         assert lab.told() == [(1_000, 1, "cancelled", "revoked")]
+
+    def test_by_delivery_of_a_retry(self, adapter: StoreAdapter) -> None:
+        """Of a parked run only the retry's own message can end it before it begins."""
+        lab = Lab(adapter)
+        lab.job()
+        ref = lab.ref(1_000)
+        begun = lab.running(ref)
+        assert lab.park(ref, begun.token)
+        retry = replace(DELIVERED, retries=1, pid=2)
+        for token, accepted in ((begun.token - 1, False), (begun.token, True)):
+            end = lab.finish(ref, delivered=retry, attempt=1, header_token=token, status=Status.CANCELLED)
+            assert end is accepted
+        assert lab.told() == [(1_000, 1, "cancelled", None)]
 
     def test_interrupted_attempt(self, adapter: StoreAdapter) -> None:
         """A worker that is reported dead frees the run at once, and the next attempt has the reason on record."""
