@@ -216,7 +216,7 @@ class Job:
     queue: str = ""
     """Where its messages go; empty when the publisher does not say."""
     options: JobOptions = field(default_factory=JobOptions)
-    payload: Any = field(default=None, compare=False, repr=False)
+    payload: Any = field(default=None, repr=False)
     """What the publisher needs to send the message; nobody else looks at it, and it is never stored."""
 
     def due_ms(self, slot: int, namespace: str) -> int:

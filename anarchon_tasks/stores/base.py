@@ -395,7 +395,7 @@ class LeaseStore(Protocol):
         ...
 
     def announce(self, worker: str, queues: Mapping[str, int]) -> Reply[None]:
-        """Say that a worker with the integration consumes these queues; the values: when a run last began (0: never)."""
+        """Say that a worker with the integration consumes these queues; values: when a run last began, or 0."""
         ...
 
     def queues(self) -> Reply[tuple[str, QueueNote]]:

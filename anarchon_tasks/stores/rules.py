@@ -474,10 +474,12 @@ def release(account: Account, record: Release, now: int) -> bool:
 def beat(account: Account, item: Beat, now: int) -> bool:
     """Push a lease forward for the current token."""
     state = account.get(item.ref)
-    if state is None or state.token != item.token or state.status is not item.phase:
+    if state is None or state.token != item.token:
         if item.phase is Status.RUNNING:
             account.refuse(item.ref, item.token)
         return False
+    if state.status is not item.phase:
+        return False  # its own holder moved it on
     if state.reason is not None:
         return False
     state.lease_until = now + item.lease_ms

@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import threading
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -128,11 +127,7 @@ def _change(scheduler: Scheduler, wanted: dict[str, Job]) -> None:
     present = {job.name: job for job in scheduler.jobs()}
     for name in present.keys() - wanted.keys():
         scheduler.remove(name)
-    for name, job in wanted.items():
-        old = present.get(name)
-        if old == job and old.payload != job.payload:
-            # Equal but for what it sends, which the scheduler takes for the same job.
-            scheduler.replace_job(replace(job, options=replace(job.options, enabled=False)))
+    for job in wanted.values():
         scheduler.replace_job(job)
 
 

@@ -87,6 +87,7 @@ def test_dbs_402_a_stopped_worker_that_wakes_up_cannot_finish(
         sleeper.signal_group(signal.SIGCONT)
     cluster.wait_for("slow", "end", count=2, timeout=20)  # both bodies ran to their end; only one counts
     poll_until(lambda: any(run.refused for run in attempts(cluster, slot)), 15, what="the refusal on record")
+    poll_until(lambda: attempts(cluster, slot)[-1].status.value == "succeeded", 10)
     first, second = attempts(cluster, slot)
     assert (first.status.value, first.refused >= 1) == ("interrupted", True)
     assert (second.status.value, second.attempt) == ("succeeded", 2)

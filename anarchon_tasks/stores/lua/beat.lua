@@ -12,7 +12,7 @@ local function beat(item)
   if text then status, current, lease_until, not_before, rest = string.match(text, HEAD) end
   if status ~= phase or current ~= token then
     if text and not status then error('the state of this run cannot be read', 0) end
-    if phase == 'running' then refuse({name = job}, run, tonumber(token)) end
+    if phase == 'running' and current ~= token then refuse({name = job}, run, tonumber(token)) end
     return false
   end
   if string.sub(rest, 1, 5) ~= 'null,' then return false end -- it was reported dead
