@@ -14,6 +14,7 @@ import sys
 import time
 import uuid
 
+import redis
 from celery import Celery
 
 from anarchon_celery.publisher import CeleryPublisher
@@ -40,7 +41,8 @@ def scheduled(app: Celery, store: str, count: int) -> tuple[float, list[int]]:
     late: list[int] = []
     tell = events.Events()
     tell.subscribe(lambda event: late.append(event.lateness_ms) if isinstance(event, events.Enqueued) else None)
-    url = f"{store}{'&' if '?' in store else '?'}prefix=bench-{uuid.uuid4().hex[:8]}:"
+    prefix = f"bench-{uuid.uuid4().hex[:8]}:"
+    url = f"{store}{'&' if '?' in store else '?'}prefix={prefix}"
     scheduler = Scheduler(store=from_url(url), publisher=CeleryPublisher(app), tell=tell)
     warm_up = 2 + count // 2_000  # seconds in which the jobs are registered
     offset = int(time.time() + warm_up) % 3_600
@@ -53,9 +55,17 @@ def scheduled(app: Celery, store: str, count: int) -> tuple[float, list[int]]:
     while len(late) < count and time.monotonic() < give_up:
         time.sleep(0.02)
     scheduler.stop(10)
+    forget(store, prefix)
     if len(late) < count:
         sys.exit(f"only {len(late)} of {count} slots were enqueued")
     return count / ((max(late) - min(late)) / 1000), sorted(late)
+
+
+def forget(store: str, prefix: str) -> None:
+    """Delete what a round left in the store."""
+    with redis.Redis.from_url(store.partition("?")[0]) as client:
+        for key in client.scan_iter(f"*{prefix}*", count=1_000):
+            client.unlink(key)
 
 
 def main() -> None:
