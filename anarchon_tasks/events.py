@@ -2,7 +2,7 @@
 
 | event | when |
 | --- | --- |
-| `Started`, `Stopped` | a scheduler or a worker's keeper starts, stops |
+| `Started`, `Stopped` | a scheduler starts, stops |
 | `Won` | a claim was won |
 | `Enqueued` | the broker confirmed a run's message |
 | `PublishFailed` | it did not; the claim was handed back |
@@ -34,7 +34,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started(Event):
-    """A scheduler or a worker's keeper started."""
+    """A scheduler started."""
 
     who: str
 

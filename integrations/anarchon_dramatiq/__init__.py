@@ -16,5 +16,5 @@ def __getattr__(name: str) -> NoReturn:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     raise ConfigError(
         f"anarchon_dramatiq.{name}: the Dramatiq integration is not available in anarchon-tasks 0.1. "
-        "Use Celery or plain callables for now; CHANGELOG.md says which version brings it."
+        "Use Celery for now; CHANGELOG.md says which version brings it."
     )
