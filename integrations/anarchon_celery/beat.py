@@ -147,8 +147,8 @@ class AnarchonScheduler(beat.Scheduler):
             for name, job in declared.jobs.items():
                 if found.jobs.setdefault(name, job) != job:
                     found.errors[name] = ConfigError(
-                        "it is in beat_schedule and declared in code, and the two differ: the entry runs, the declaration "
-                        "does not. Remove one, or give one another name"
+                        "it is in beat_schedule and declared in code, and the two differ: the entry runs, the "
+                        "declaration does not. Remove one, or give one another name"
                     )
         for name, error in found.errors.items():
             logger.error("job %r cannot be used and is left out: %s", name, error)
