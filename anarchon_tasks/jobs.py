@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
-from anarchon_tasks._durations import to_ms, to_text
+from anarchon_tasks._durations import Duration, to_ms, to_text
 from anarchon_tasks.errors import ConfigError
 from anarchon_tasks.schedules.stored import details
 from anarchon_tasks.stores.base import Definition, Delivery, Overlap, Policy
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
+LEASE_MS = 30_000
 NAME_LIMIT = 1_000
 COUNT_LIMIT = 1_000_000
 
@@ -156,6 +157,23 @@ def _tags(value: object) -> tuple[str, ...]:
 def _check_lease(options: JobOptions) -> None:
     lease, beat = options.lease_ms, options.heartbeat_ms
     check_lease(lease or 3 * (beat or 0), beat or (lease or 0) // 3)
+
+
+def lease_and_heartbeat(lease: Duration | None, heartbeat: Duration | None) -> tuple[int, int]:
+    """Return a worker's lease and heartbeat in milliseconds; the one that was not given follows from the other.
+
+    Raises:
+        ConfigError: One is no duration or too short, or the heartbeat is too slow for the lease.
+
+    """
+    beat = None if heartbeat is None else to_ms(heartbeat, option="heartbeat", minimum_ms=_DURATIONS["heartbeat"])
+    if lease is None:
+        lease_ms = max(LEASE_MS, 3 * (beat or 0))
+    else:
+        lease_ms = to_ms(lease, option="lease", minimum_ms=_DURATIONS["lease"])
+    heartbeat_ms = lease_ms // 3 if beat is None else beat
+    check_lease(lease_ms, heartbeat_ms)
+    return lease_ms, heartbeat_ms
 
 
 def check_lease(lease_ms: int, heartbeat_ms: int) -> None:

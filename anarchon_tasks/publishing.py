@@ -78,3 +78,18 @@ class Publisher(Protocol):
     def close(self) -> None:
         """Close what was opened. Idempotent."""
         ...
+
+
+class NoPublisher:
+    """Stands where a scheduler that only reads would have a publisher."""
+
+    def publish(self, envelopes: Iterable[Envelope]) -> Iterator[Outcome]:
+        """Send nothing."""
+        return (Outcome(envelope=envelope, sent=Sent.FAILED, error="there is no publisher") for envelope in envelopes)
+
+    def probe(self) -> str | None:
+        """Say that there is nothing to reach."""
+        return "there is no publisher"
+
+    def close(self) -> None:
+        """Do nothing."""

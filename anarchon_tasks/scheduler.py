@@ -19,8 +19,9 @@ from anarchon_tasks._loops.loop import Loop
 from anarchon_tasks._loops.upkeep import Upkeep
 from anarchon_tasks.clock import Clock, SystemClock
 from anarchon_tasks.errors import ConfigError, UnknownJob
-from anarchon_tasks.jobs import check_lease, check_name, check_timezone
+from anarchon_tasks.jobs import check_name, check_timezone, lease_and_heartbeat
 from anarchon_tasks.link import StoreLink
+from anarchon_tasks.publishing import NoPublisher
 from anarchon_tasks.reader import Reader
 from anarchon_tasks.stores import open_store
 from anarchon_tasks.stores.base import Policy
@@ -29,6 +30,7 @@ from anarchon_tasks.tracking import Tracking
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from anarchon_tasks._durations import Duration
     from anarchon_tasks.jobs import Job
     from anarchon_tasks.model import Run, RunRef
     from anarchon_tasks.publishing import Publisher
@@ -44,13 +46,14 @@ class Scheduler:
     Nothing connects and no thread starts before `start()`; reading the history connects by itself.
 
     Args:
-        store: Where the claims and the account are: a URL, a backend, or an open store. What is opened here is closed
+        backend: Where the claims and the account are: a URL, a backend, or an open store. What is opened here is closed
             at stop; a store that was given stays open.
-        publisher: Sends the runs to the engine.
+        publisher: Sends the runs to the engine. Without one the scheduler reads, and cannot be started.
         timezone: The zone of schedules that name none.
         instance_id: A readable label of this instance; default host and pid. Its identity is a fresh one per start.
-        lease_ms: How long workers are believed alive after a heartbeat: what the grace after an outage depends on.
-        heartbeat_ms: How often workers beat.
+        lease: How long workers are believed alive after a heartbeat, `"30s"` by default.
+        heartbeat: How often workers beat, a third of the lease by default. After an outage of the store nothing is
+            taken over for one heartbeat and a second.
         tracks: Whether workers may report on runs; False makes being enqueued the end of every run.
         clock: Tests give their own.
         tell: Who hears of events.
@@ -63,23 +66,23 @@ class Scheduler:
     def __init__(
         self,
         *,
-        store: str | Backend | LeaseStore,
-        publisher: Publisher,
+        backend: str | Backend | LeaseStore,
+        publisher: Publisher | None = None,
         timezone: str = "UTC",
         instance_id: str | None = None,
-        lease_ms: int = 30_000,
-        heartbeat_ms: int = 10_000,
+        lease: Duration | None = None,
+        heartbeat: Duration | None = None,
         tracks: bool = True,
         clock: Clock | None = None,
         tell: events.Events | None = None,
     ) -> None:
-        check_lease(lease_ms, heartbeat_ms)
+        lease_ms, heartbeat_ms = lease_and_heartbeat(lease, heartbeat)
         self.timezone = check_timezone(timezone)
-        self.store = open_store(store)
+        self.store = open_store(backend)
         self.events = tell or events.Events()
         self.instance = _instance(instance_id)
-        self._owns_store = self.store is not store
-        self._publisher = publisher
+        self._owns_store = self.store is not backend
+        self._publisher = publisher or NoPublisher()
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
@@ -212,7 +215,18 @@ class Scheduler:
         return self._claims.running
 
     def start(self) -> None:
-        """Start working, in threads of its own. Idempotent. A store that does not answer is waited for."""
+        """Start working, in threads of its own. Idempotent. A store that does not answer is waited for.
+
+        Raises:
+            ConfigError: It was made without a publisher.
+
+        """
+        if isinstance(self._publisher, NoPublisher):
+            message = (
+                "this scheduler has no publisher and can only read: let `celery beat -S anarchon` run the jobs, or make "
+                "one with publisher=..."
+            )
+            raise ConfigError(message)
         started = self._upkeep.start()
         if not self._claims.start() and not started:
             return

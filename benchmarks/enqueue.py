@@ -43,7 +43,7 @@ def scheduled(app: Celery, store: str, count: int) -> tuple[float, list[int]]:
     tell.subscribe(lambda event: late.append(event.lateness_ms) if isinstance(event, events.Enqueued) else None)
     prefix = f"bench-{uuid.uuid4().hex[:8]}:"
     url = f"{store}{'&' if '?' in store else '?'}prefix={prefix}"
-    scheduler = Scheduler(store=from_url(url), publisher=CeleryPublisher(app), tell=tell)
+    scheduler = Scheduler(backend=from_url(url), publisher=CeleryPublisher(app), tell=tell)
     warm_up = 2 + count // 2_000  # seconds in which the jobs are registered
     offset = int(time.time() + warm_up) % 3_600
     for number in range(count):

@@ -105,12 +105,12 @@ class Runner:
         settings = self._settings
         self._store = settings.open_store()
         return Scheduler(
-            store=self._store,
+            backend=self._store,
             publisher=self._publisher,
             timezone=self._timezone,
             instance_id=label(settings),
-            lease_ms=settings.lease_ms,
-            heartbeat_ms=settings.heartbeat_ms,
+            lease=settings.lease_ms / 1000,
+            heartbeat=settings.heartbeat_ms / 1000,
             tracks=self._tracks,
             tell=self._tell,
         )

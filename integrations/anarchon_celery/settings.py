@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from anarchon_tasks._durations import to_ms
 from anarchon_tasks.errors import ConfigError
-from anarchon_tasks.jobs import check_lease, check_timezone
+from anarchon_tasks.jobs import LEASE_MS, check_timezone, lease_and_heartbeat
 from anarchon_tasks.stores import open_store
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 NAMES = ("store", "prefix", "table", "timezone", "lease", "heartbeat", "instance_id", "jobs")
 ENVIRONMENT = frozenset({"store", "prefix", "table", "timezone", "lease", "heartbeat", "instance_id"})
-LEASE_MS = 30_000
 BROKER_STORES = {
     "redis": "redis",
     "rediss": "rediss",
@@ -113,19 +111,14 @@ def leases(given: Mapping[str, Any]) -> tuple[int, int]:
         ConfigError: One is no duration, or the heartbeat is too slow for the lease.
 
     """
-    lease = _seconds(given["lease"], "lease", 1_000) if "lease" in given else None
-    beat = _seconds(given["heartbeat"], "heartbeat", 100) if "heartbeat" in given else None
-    lease_ms = lease if lease is not None else max(LEASE_MS, 3 * (beat or 0))
-    heartbeat_ms = beat if beat is not None else lease_ms // 3
-    check_lease(lease_ms, heartbeat_ms)
-    return lease_ms, heartbeat_ms
+    return lease_and_heartbeat(_seconds(given.get("lease")), _seconds(given.get("heartbeat")))
 
 
-def _seconds(value: Any, name: str, minimum_ms: int) -> int:  # noqa: ANN401 - whatever the user wrote
-    """Read a duration; the environment's `30` means seconds, as the number does."""
+def _seconds(value: Any) -> Any:  # noqa: ANN401 - whatever the user wrote
+    """Let the environment's `30` mean seconds, as the number does."""
     if isinstance(value, str) and value.strip().replace(".", "", 1).isdecimal():
-        value = float(value)
-    return to_ms(value, option=name, minimum_ms=minimum_ms)
+        return float(value)
+    return value
 
 
 def _jobs(value: Any) -> Mapping[str, Mapping[str, Any]]:  # noqa: ANN401 - whatever the user wrote

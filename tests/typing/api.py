@@ -81,7 +81,7 @@ class Print:
 
 options = JobOptions.build("digest", {"max_late": "30m", "overlap": "allow", "tags": ["mail"]})
 job = Job(name="digest", schedule=cron("0 8 * * 1-5"), target="shop.digest", queue="mail", options=options)
-scheduler = Scheduler(store="redis://cache:6379/1", publisher=Print(), timezone="Europe/Athens", instance_id="pod-1")
+scheduler = Scheduler(backend="redis://cache:6379/1", publisher=Print(), timezone="Europe/Athens", instance_id="pod-1")
 scheduler.add_job(job)
 scheduler.replace_job(job)
 scheduler.start()
@@ -99,7 +99,7 @@ for backend in (
     SqliteBackend("jobs.db", table="billing", busy_timeout="2s"),
     MemoryBackend(),
 ):
-    Scheduler(store=backend, publisher=Print())
+    Scheduler(backend=backend, publisher=Print())
     Reader(backend)
 
 

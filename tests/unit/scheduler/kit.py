@@ -192,7 +192,7 @@ class World:
         host, told, tell = ManualClock(self.now + ahead_ms), [], Events()
         tell.subscribe(told.append)
         flaky, publisher = FlakyStore(self.store), RecordingPublisher()
-        scheduler = Scheduler(store=flaky, publisher=publisher, clock=host, tell=tell, **options)  # type: ignore[arg-type]
+        scheduler = Scheduler(backend=flaky, publisher=publisher, clock=host, tell=tell, **options)  # type: ignore[arg-type]
         made = Instance(host, flaky, publisher, scheduler, told)
         self.instances.append(made)
         return made

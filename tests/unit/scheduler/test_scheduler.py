@@ -145,7 +145,7 @@ def test_oban_py_32_identity_is_fresh_per_process(world: World) -> None:
     ("options", "message"),
     [
         ({"timezone": "Europe/Atlantis"}, "timezone='Europe/Atlantis'"),
-        ({"lease_ms": 20_000, "heartbeat_ms": 10_000}, "at least three heartbeats"),
+        ({"lease": "20s", "heartbeat": "10s"}, "at least three heartbeats"),
     ],
 )
 def test_options_are_checked_together_at_once(world: World, options: dict[str, object], message: str) -> None:
@@ -188,6 +188,16 @@ def test_a_reader_needs_no_jobs(world: World) -> None:
 
 def test_what_a_scheduler_opened_it_closes() -> None:
     """A store made from a backend is closed at stop, and a second stop is fine."""
-    scheduler = Scheduler(store=MemoryBackend(), publisher=RecordingPublisher())
+    scheduler = Scheduler(backend=MemoryBackend(), publisher=RecordingPublisher())
     assert scheduler.stop()
     assert scheduler.stop()
+
+
+def test_a_scheduler_without_a_publisher_reads_and_does_not_start() -> None:
+    """What only reads needs no publisher; starting it says what is missing, and starts nothing."""
+    scheduler = Scheduler(backend=MemoryBackend())
+    assert scheduler.history("sync") == []
+    assert scheduler.last_run("sync") is None
+    with pytest.raises(ConfigError, match="no publisher"):
+        scheduler.start()
+    assert not scheduler.running
