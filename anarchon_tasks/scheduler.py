@@ -223,8 +223,8 @@ class Scheduler:
         """
         if isinstance(self._publisher, NoPublisher):
             message = (
-                "this scheduler has no publisher and can only read: let `celery beat -S anarchon` run the jobs, or make "
-                "one with publisher=..."
+                "this scheduler has no publisher and only reads: let `celery beat -S anarchon` run the jobs, or make one "
+                "with publisher=..."
             )
             raise ConfigError(message)
         started = self._upkeep.start()
