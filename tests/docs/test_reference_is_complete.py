@@ -94,9 +94,10 @@ class TestJobOptions:
 
     def test_the_options_of_the_message(self) -> None:
         """What is passed on, and what is the scheduler's own."""
-        passed_on, _, rest = section(self.PAGE, "## Options of the message").partition(".\n\n`countdown`")
-        same(CODE.findall(passed_on.partition(":\n\n")[2]), SEND_OPTIONS)
-        same(CODE.findall(rest.rpartition("ends the\njob.")[2]), OURS)
+        words = " ".join(section(self.PAGE, "## Options of the message").split())
+        passed_on, _, rest = words.partition(". `countdown`")
+        same(CODE.findall(passed_on.partition("pass them on: ")[2]), SEND_OPTIONS)
+        same(CODE.findall(rest.rpartition("ends the job.")[2]), OURS)
 
 
 class TestSettings:
