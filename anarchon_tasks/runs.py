@@ -392,9 +392,10 @@ class Keeper:
                 logger.exception("heartbeat-failed")
 
     def _interval_s(self) -> float:
+        """Return how often to beat: as often as the run that needs it most. A job may have a shorter lease."""
         with self._lock:
-            own = [run.header.heartbeat_ms for run in self._runs.values() if run.header.heartbeat_ms]
-        return min([self.heartbeat_ms, *own]) / 1000
+            own = [run.header.heartbeat_ms / 1000 or run.lease_s / 3 for run in self._runs.values()]
+        return min([self.heartbeat_ms / 1000, *own])
 
     def _pause(self, next_beat: float) -> float:
         now = self._clock.monotonic()

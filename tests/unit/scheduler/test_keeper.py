@@ -163,6 +163,19 @@ def test_shedlock_1596_a_long_run_keeps_its_lease(world: World, worker: Worker, 
     assert world.history()[-1].attempt == 1
 
 
+def test_a_job_with_a_lease_of_its_own_is_beaten_for_in_time(world: World, worker: Worker) -> None:
+    """A lease shorter than the worker's heartbeat does not end under a live worker, with no heartbeat given for it."""
+    instance = world.instances[0].add(make_job("1h", name="short", lease="6s"))
+    world.pass_time("1h")
+    instance.tick()
+    run = worker.admitted(next(envelope for envelope in instance.publisher.sent if envelope.ref.job == "short"))
+    for beats in range(1, 6):
+        worker.pass_time(2)
+        assert until(lambda beats=beats: len(worker.store.asked("beat")) >= beats)
+    assert not run.lost
+    assert world.history("short")[-1].attempt == 1
+
+
 def test_dramatiq_691_one_call_beats_for_all_runs_of_a_process(world: World, worker: Worker) -> None:
     """However many runs a process executes, a heartbeat is one call."""
     instance = world.instances[0].add(*(make_job("1h", name=f"job-{n}") for n in range(5)))
