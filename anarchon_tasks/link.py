@@ -1,4 +1,4 @@
-"""A scheduler's way to its store: the clock, the outages and the grace after them, learned from every call."""
+"""A process's way to its store: the clock, the outages and the grace after them, learned from every call."""
 
 from __future__ import annotations
 

@@ -12,15 +12,15 @@ import os
 import threading
 import uuid
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from anarchon_tasks import events
 from anarchon_tasks._backoff import Backoff
-from anarchon_tasks.availability import Availability
 from anarchon_tasks.clock import Clock, SystemClock
 from anarchon_tasks.errors import LeaseLost, StoreUnavailable
+from anarchon_tasks.link import StoreLink
 from anarchon_tasks.stores.base import Beat, Begin, BeginKind, Delivered, Finish, Park
 
 if TYPE_CHECKING:
@@ -179,7 +179,9 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._availability = Availability("store", clock=self._clock, tell=self.events)
+        self._link = StoreLink(
+            self.store, clock=self._clock, tell=self.events, lease_ms=self.lease_ms, heartbeat_ms=self.heartbeat_ms
+        )
 
     def _here(self) -> None:
         if self._pid != os.getpid():
@@ -206,7 +208,6 @@ class Keeper:
             max_attempts=header.max_attempts,
             history_size=header.history_size,
             trigger=header.trigger,
-            takeover=self._may_take_over(),
         )
         sent, answer = self._ask_to_begin(ask)
         if answer is None or answer.kind is BeginKind.ERROR:
@@ -236,27 +237,21 @@ class Keeper:
         backoff, failures = Backoff(first_s=0.1, most_s=2.0), 0
         while True:
             sent = self._clock.monotonic()
-            try:
-                answer = self.store.begin([ask]).answers[0]
-            except StoreUnavailable as error:
-                self._availability.failed(error)
+            try:  # after an outage, also one in the middle of this, the live workers beat first
+                answers = self._link.call(self.store.begin, [replace(ask, takeover=not self._link.in_grace)]).answers
+            except StoreUnavailable:
+                failures += 1
             else:
-                self._availability.answered()
-                return sent, answer
-            failures += 1
+                return sent, answers[0]
             pause = backoff.seconds(failures)
             if self._clock.monotonic() + pause > give_up or self._clock.wait(self._stop, pause):
                 return sent, None
-
-    def _may_take_over(self) -> bool:
-        """After an outage of the store the live workers beat first, before anybody is declared dead."""
-        return not self._availability.down and self._availability.up_for() > self.heartbeat_ms / 1000 + 1.0
 
     def _keep(self, run: CurrentRun) -> None:
         with self._lock:
             self._runs[id(run)] = run
             if run.header.queue:
-                self._begun[run.header.queue] = self._clock.wall_ms()
+                self._begun[run.header.queue] = self._link.time.now_ms()
             self._need_thread()
         self._wake.set()
 
@@ -281,9 +276,8 @@ class Keeper:
         self.let_go(run)
         item = Park(ref=run.ref, token=run.token, eta_ms=eta_ms, start_timeout_ms=run.header.start_timeout_ms)
         try:
-            return self.store.park([item]).answers[0]
-        except StoreUnavailable as error:
-            self._availability.failed(error)
+            return self._link.call(self.store.park, [item]).answers[0]
+        except StoreUnavailable:
             return False
 
     def finish(
@@ -308,15 +302,13 @@ class Keeper:
             history_size=run.header.history_size,
         )
         try:
-            accepted = self.store.finish([end]).answers[0]
-        except StoreUnavailable as problem:
-            self._availability.failed(problem)
+            accepted = self._link.call(self.store.finish, [end]).answers[0]
+        except StoreUnavailable:
             with self._lock:
                 self._unwritten.append((run, end))
                 self._need_thread()
             self._wake.set()
             return None
-        self._availability.answered()
         self._told(run, end, accepted=accepted)
         return accepted
 
@@ -412,13 +404,12 @@ class Keeper:
             return
         sent = self._clock.monotonic()
         try:
-            answers = self.store.beat(
-                [Beat(ref=run.ref, token=run.token, lease_ms=int(run.lease_s * 1000)) for run in runs]
+            answers = self._link.call(
+                self.store.beat,
+                [Beat(ref=run.ref, token=run.token, lease_ms=int(run.lease_s * 1000)) for run in runs],
             ).answers
-        except StoreUnavailable as error:
-            self._availability.failed(error)
+        except StoreUnavailable:
             return
-        self._availability.answered()
         with self._lock:
             for run, alive in zip(runs, answers, strict=True):
                 if id(run) in self._runs:
@@ -448,10 +439,9 @@ class Keeper:
         if not waiting:
             return
         try:
-            answers = self.store.finish([end for _, end in waiting]).answers
+            answers = self._link.call(self.store.finish, [end for _, end in waiting]).answers
         except StoreUnavailable:
             return
-        self._availability.answered()
         with self._lock:
             self._unwritten = [item for item in self._unwritten if item not in waiting]
         for (run, end), accepted in zip(waiting, answers, strict=True):
@@ -465,9 +455,9 @@ class Keeper:
                 return
             begun, self._begun, self._announced = self._begun, {}, now
         try:
-            self.store.announce(f"pid-{self._pid}", begun)
-        except StoreUnavailable as error:
-            self._availability.failed(error)
+            self._link.call(self.store.announce, f"pid-{self._pid}", begun)
+        except StoreUnavailable:
+            return
 
     def stop(self, timeout: float = 5.0) -> None:
         """Write the ends that are still unwritten, if the store answers, and end the thread. Idempotent."""

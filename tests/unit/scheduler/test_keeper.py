@@ -12,7 +12,7 @@ from anarchon_tasks.errors import LeaseLost
 from anarchon_tasks.model import Status
 from anarchon_tasks.runs import ANNOUNCE_S, ERROR_LIMIT, Keeper, current_run, enter, leave, shorten, trusted_s
 from anarchon_tasks.stores.base import BeginKind
-from tests.unit.scheduler.kit import START, FlakyStore, World, make_job, until
+from tests.unit.scheduler.kit import DAY, START, FlakyStore, World, make_job, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,14 +139,56 @@ def test_a_begin_whose_reply_was_lost_is_admitted(worker: Worker, message: Envel
 
 
 def test_nobody_is_taken_over_right_after_an_outage(worker: Worker, message: Envelope) -> None:
-    """A worker that just found its store again lets the live ones beat first."""
-    worker.keeper._availability.failed("gone")
+    """A worker that just found its store again lets the live ones beat first, also in the begin that noticed."""
+    worker.store.down = True
+    answers: list[Admission] = []
+    thread = threading.Thread(target=lambda: answers.append(worker.begin(message)))
+    thread.start()
+    worker.pass_time(2)
+    worker.store.down = False
+    worker.pass_time(2)
+    assert until(lambda: answers)
+    thread.join()
     worker.begin(message)
-    worker.begin(message)
-    assert [ask.takeover for ask in worker.store.asked("begin")] == [False, False]
+    first, *others = (ask.takeover for ask in worker.store.asked("begin"))
+    assert first
+    assert len(others) >= 2
+    assert not any(others)
     worker.pass_time(12)
     worker.begin(message)
     assert worker.store.asked("begin")[-1].takeover
+
+
+def test_an_outage_as_long_as_the_lease_lets_no_copy_of_the_message_take_over(
+    world: World, worker: Worker, message: Envelope
+) -> None:
+    """A copy that waited for the store asks before the live worker has beaten: it does not get the run."""
+    assert world.begin(message).kind is BeginKind.OK
+    worker.world.pass_time(25)
+    worker.store.down = True
+    answers: list[Admission] = []
+    thread = threading.Thread(target=lambda: answers.append(worker.begin(message)))
+    thread.start()
+    for _ in range(4):
+        worker.pass_time(2)
+    worker.store.down = False
+    worker.pass_time(2)
+    assert until(lambda: answers)
+    thread.join()
+    assert answers[0].kind is BeginKind.BUSY
+    assert world.history()[-1].attempt == 1
+
+
+def test_nobody_is_taken_over_when_a_beat_found_the_stores_clock_moved(
+    world: World, worker: Worker, message: Envelope
+) -> None:
+    """Leases that look over because the store's clock leaped are not: the live workers beat first."""
+    worker.admitted(message)
+    world.server.set_wall(world.now + 60_000)
+    worker.pass_time(10)
+    assert until(lambda: worker.store.asked("beat"))
+    worker.begin(message)
+    assert not worker.store.asked("begin")[-1].takeover
 
 
 # --- beat ------------------------------------------------------------------------------------------------------------
@@ -372,6 +414,19 @@ def test_queues_are_announced_while_runs_begin(world: World, worker: Worker, mes
     assert dict(world.store.queues().answers)["celery"].begun_ms >= START
     assert sum(name == "announce" for name, _ in worker.store.calls) == 1
     assert ANNOUNCE_S == 60
+
+
+@pytest.mark.parametrize("ahead_ms", [3 * DAY, -3 * DAY])
+def test_when_a_run_began_is_told_in_the_stores_time(world: World, message: Envelope, ahead_ms: int) -> None:
+    """It is compared with when messages were published: a worker whose clock is wrong would make them lost."""
+    worker = Worker(world)
+    worker.clock.set_wall(world.now + ahead_ms)
+    worker.admitted(message)
+    for _ in range(7):
+        worker.pass_time(10)
+    assert until(lambda: dict(world.store.queues().answers)["celery"].begun_ms)
+    worker.keeper.stop()
+    assert dict(world.store.queues().answers)["celery"].begun_ms == message.due_ms
 
 
 def test_the_keeper_beats_again_after_a_stop(world: World, worker: Worker, message: Envelope) -> None:
