@@ -392,7 +392,7 @@ class Keeper:
     def _pause(self, next_beat: float) -> float:
         now = self._clock.monotonic()
         with self._lock:
-            ends = [next_beat, *(run.deadline for run in self._runs.values())]
+            ends = [next_beat, *(run.deadline for run in self._runs.values() if not run.told_lost)]
             if self._unwritten:
                 ends.append(now + RETRY_S)
         return max(0.01, min(ends) - now)
@@ -410,19 +410,32 @@ class Keeper:
             ).answers
         except StoreUnavailable:
             return
+        refused: list[CurrentRun] = []
         with self._lock:
             for run, alive in zip(runs, answers, strict=True):
-                if id(run) in self._runs:
-                    run.deadline = sent + trusted_s(run.lease_s) if alive else sent
+                if id(run) not in self._runs:
+                    continue
+                if alive:  # nobody was granted the run meanwhile, however long the store was silent
+                    run.deadline, run.told_lost = sent + trusted_s(run.lease_s), False
+                else:
+                    del self._runs[id(run)]
+                    refused.append(run)
+        self._tell_lost(refused)
 
     def _judge(self) -> None:
-        """Tell the runs whose lease this process can no longer vouch for."""
+        """Tell the runs whose lease this process can no longer vouch for.
+
+        They are beaten for all the same: when the store is back, those who are alive keep their runs.
+        """
         now = self._clock.monotonic()
         with self._lock:
-            lost = [run for run in self._runs.values() if now >= run.deadline]
-            for run in lost:
-                del self._runs[id(run)]
-        for run in lost:
+            silent = [run for run in self._runs.values() if now >= run.deadline]
+        self._tell_lost(silent)
+
+    def _tell_lost(self, runs: list[CurrentRun]) -> None:
+        for run in runs:
+            if run.told_lost:
+                continue
             run.told_lost = True
             logger.warning(
                 "lease lost: %s slot %s attempt %s",

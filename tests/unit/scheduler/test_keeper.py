@@ -257,6 +257,37 @@ def test_silence_of_the_store_ends_the_trust_before_the_lease(worker: Worker, me
     assert until(lambda: worker.events(events.LeaseLost))
 
 
+def test_an_outage_longer_than_the_lease_costs_a_live_worker_nothing(
+    world: World, worker: Worker, message: Envelope
+) -> None:
+    """The run learns that it may be lost; when the store is back its worker speaks first, and keeps it."""
+    run, instance = worker.admitted(message), world.instances[0]
+    worker.store.down = instance.store.down = True
+    for _ in range(60):
+        worker.pass_time(1)
+        instance.tick()
+    assert run.lost
+    assert len(worker.events(events.LeaseLost)) == 1
+    worker.store.down = instance.store.down = False
+    for _ in range(60):
+        worker.pass_time(1)
+        instance.tick()
+    assert not run.lost
+    assert len(instance.publisher.sent) == 1
+    assert worker.keeper.finish(run, Status.SUCCEEDED) is True
+    assert [(entry.status, entry.attempt) for entry in world.history()] == [(Status.SUCCEEDED, 1)]
+
+
+def test_a_run_that_may_be_lost_is_waited_for_with_pauses(worker: Worker, message: Envelope) -> None:
+    """While the store is away the thread tries once per heartbeat, and sleeps in between."""
+    worker.admitted(message)
+    worker.store.down = True
+    for _ in range(10):
+        worker.pass_time(10)
+    assert until(lambda: worker.clock.waiting)
+    assert len(worker.store.asked("beat")) <= 11
+
+
 def test_a_beat_that_hangs_does_not_hide_the_loss(worker: Worker, message: Envelope) -> None:
     """While the call of the heartbeat itself hangs, the run still learns in time that its trust is over."""
     run = worker.admitted(message)
