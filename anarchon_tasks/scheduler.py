@@ -86,7 +86,7 @@ class Scheduler:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
-        self._job_list: tuple[Job, ...] = ()
+        self._job_list: tuple[Job, ...] | None = ()
         self._link = StoreLink(
             self.store, clock=self._clock, tell=self.events, lease_ms=lease_ms, heartbeat_ms=heartbeat_ms
         )
@@ -112,7 +112,7 @@ class Scheduler:
             tracking=tracking,
             clock=self._clock,
             claim_lease_ms=claim_lease_ms,
-            jobs=lambda: self._job_list,
+            jobs=self._all_jobs,
             registered=self._registered,
             recover=self._recover,
         )
@@ -175,7 +175,7 @@ class Scheduler:
 
     def _put(self, job: Job) -> None:
         self._jobs[job.name] = job
-        self._job_list = tuple(self._jobs.values())
+        self._job_list = None
         if job.options.enabled:
             self._claimer.add(job)
         else:
@@ -192,13 +192,20 @@ class Scheduler:
         with self._lock:
             self._known(name)
             del self._jobs[name]
-            self._job_list = tuple(self._jobs.values())
+            self._job_list = None
             self._claimer.remove(name)
             self._keep.forget(name)
 
     def jobs(self) -> list[Job]:
         """Return the jobs that are registered on this instance."""
-        return list(self._job_list)
+        return list(self._all_jobs())
+
+    def _all_jobs(self) -> tuple[Job, ...]:
+        """Return the jobs. The copy is made when somebody asks, not once for each job that is added."""
+        with self._lock:
+            if self._job_list is None:
+                self._job_list = tuple(self._jobs.values())
+            return self._job_list
 
     def _known(self, name: str) -> Job:
         job = self._jobs.get(name)
@@ -223,8 +230,8 @@ class Scheduler:
         """
         if isinstance(self._publisher, NoPublisher):
             message = (
-                "this scheduler has no publisher and only reads: let `celery beat -S anarchon` run the jobs, or make one "
-                "with publisher=..."
+                "this scheduler has no publisher and only reads: let `celery beat -S anarchon` run the jobs, or make "
+                "one with publisher=..."
             )
             raise ConfigError(message)
         started = self._upkeep.start()

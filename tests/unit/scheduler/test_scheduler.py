@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +14,9 @@ from anarchon_tasks.scheduler import Scheduler
 from anarchon_tasks.schedules import at, cron, every
 from anarchon_tasks.stores import MemoryBackend
 from tests.unit.scheduler.kit import HOUR, START, RecordingPublisher, World, make_job
+
+if TYPE_CHECKING:
+    from collections.abc import ValuesView
 
 
 @pytest.fixture
@@ -69,6 +73,25 @@ def test_celery_3493_jobs_come_and_go_at_run_time(world: World) -> None:
     world.run(10)
     ran = [(envelope.ref.job, (envelope.ref.slot - START) // 10_000) for envelope in instance.publisher.sent]
     assert sorted(ran) == [("a", 1), ("a", 2), ("b", 2), ("b", 3)]
+
+
+def test_adding_a_job_does_not_cost_what_all_the_others_do(scheduler: Scheduler) -> None:
+    """The list of jobs is made when somebody asks for it: a hundred thousand jobs are added in seconds."""
+    copies = 0
+
+    class Counted(dict[str, Job]):
+        def values(self) -> ValuesView[Job]:  # type: ignore[override]
+            nonlocal copies
+            copies += 1
+            return super().values()
+
+    scheduler._jobs = Counted()
+    for number in range(100):
+        scheduler.add_job(make_job(name=f"job-{number}"))
+    for number in range(50):
+        scheduler.remove(f"job-{number}")
+    assert copies == 0
+    assert [job.name for job in scheduler.jobs()] == [f"job-{number}" for number in range(50, 100)]
 
 
 def test_a_disabled_job_does_not_run(world: World) -> None:
