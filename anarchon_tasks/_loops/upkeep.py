@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from anarchon_tasks.model import Status
@@ -29,6 +31,8 @@ RECOVER_S = 0.5
 QUEUES_S = 30.0
 QUEUES_HOPING_S = 1.0
 REPAIR_S = 60.0
+REPAIR_STEPS = 200
+"""A round of repairs takes at most so many steps, however many jobs there are: less than `REPAIR_S`."""
 PAGE = 100
 RECOVER_LIMIT = 200
 RECOVER_MOST = 100_000
@@ -78,8 +82,10 @@ class Upkeep:
         """Jobs that the store would not register; they are tried again in the next round of repairs."""
         self._forget: set[str] = set()
         self._recover_limit = RECOVER_LIMIT
-        self._renewal, self._search, self._refresh, self._round = (Every(clock) for _ in range(4))
-        self._to_repair: list[str] = []
+        self._renewal, self._search, self._look, self._refresh, self._round = (Every(clock) for _ in range(5))
+        self._to_repair: deque[str] = deque()
+        self._repair_page = PAGE
+        self._queues_known = False
         self._clock = clock
 
     def register(self, job: Job, floor: int | None) -> None:
@@ -100,8 +106,9 @@ class Upkeep:
         """Do what is due."""
         if self._renewal.passed(RENEW_S / 2):
             self._renew()
-        if self._refresh.passed(QUEUES_HOPING_S if self._tracking.hopes_for(self._jobs()) else QUEUES_S):
+        if not self._queues_known or self._queues_due():
             self._tracking.learn(self._link.call(self._link.store.queues).answers)
+            self._queues_known = True  # before any job is registered, and so before any claim
         more = self._register_some()
         self._forget_some()
         if not self._link.in_grace and self._search.passed(RECOVER_S):
@@ -112,16 +119,23 @@ class Upkeep:
     def finish(self) -> None:
         """Nothing is held here."""
 
+    def _queues_due(self) -> bool:
+        """Tell whether to ask which queues report: each second as long as a job could gain from it, else rarely."""
+        return self._look.passed(QUEUES_HOPING_S) and (
+            self._refresh.passed(QUEUES_S) or self._tracking.hopes_for(self._jobs())
+        )
+
     def _search_expired(self) -> None:
         """Look for runs whose lease is over. A reply that itself shows a jump of the store's clock counts for nothing.
 
-        Runs of jobs that nobody here has stay in the index. When they fill a page, the next one is longer.
+        Runs of jobs that nobody here has, or that are disabled here, stay in the index. When they fill a page, the next
+        one is longer.
         """
         limit = self._recover_limit
         refs = self._link.call(self._link.store.expired, limit=limit).answers
         if not refs or self._link.in_grace:
             return
-        here = {job.name for job in self._jobs()}
+        here = {job.name for job in self._jobs() if job.options.enabled}
         mine = [ref for ref in refs if ref.job in here]
         crowded = len(refs) >= limit and len(mine) < len(refs)
         self._recover_limit = min(limit * 2, RECOVER_MOST) if crowded else RECOVER_LIMIT
@@ -144,7 +158,7 @@ class Upkeep:
     def _register_some(self) -> bool:
         """Register a page of jobs; return whether more are waiting."""
         with self._lock:
-            page = list(self._unregistered.values())[:PAGE]
+            page = list(islice(self._unregistered.values(), PAGE))
         if not page:
             return False
         reply = self._link.call(self._link.store.register, [_definition(job, floor) for job, floor in page])
@@ -169,19 +183,20 @@ class Upkeep:
 
     def _forget_some(self) -> None:
         with self._lock:
-            names = list(self._forget)[:PAGE]
+            names = list(islice(self._forget, PAGE))
         if names:
             self._link.call(self._link.store.forget, names)
             with self._lock:
                 self._forget.difference_update(names)
 
     def _repair_some(self) -> None:
-        """Repair the index of lease ends, a page at a time, each job once in a while; retry failed registrations."""
-        if self._round.passed(REPAIR_S):
+        """Repair the index of lease ends, a page at a time, each job once in a round; retry failed registrations."""
+        if not self._to_repair and self._round.passed(REPAIR_S):
             with self._lock:
                 self._unregistered, self._failed = {**self._failed, **self._unregistered}, {}
-            self._to_repair = [job.name for job in self._jobs()]
-        page, self._to_repair = self._to_repair[:PAGE], self._to_repair[PAGE:]
+            self._to_repair.extend(job.name for job in self._jobs())
+            self._repair_page = max(PAGE, -(-len(self._to_repair) // REPAIR_STEPS))
+        page = [self._to_repair.popleft() for _ in range(min(self._repair_page, len(self._to_repair)))]
         if page:
             self._link.call(self._link.store.repair, page)
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from anarchon_tasks import events
+from anarchon_tasks._loops import upkeep
 from anarchon_tasks.jobs import Job
 from anarchon_tasks.model import Status
 from anarchon_tasks.stores.base import Registered, Reply
 from tests.unit.scheduler.kit import HOUR, MINUTE, START, Instance, World, make_job
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def running(world: World, *names: str, **options: object) -> tuple[Instance, list[object]]:
@@ -161,6 +167,34 @@ def test_runs_that_nobody_owns_do_not_hide_those_that_somebody_does(world: World
     assert 2 in {envelope.attempt for envelope in instance.publisher.sent}
 
 
+def test_runs_of_disabled_jobs_do_not_hide_those_of_others(world: World) -> None:
+    """Hundreds of dead runs of jobs that were disabled meanwhile are skipped; that of an enabled job is taken over."""
+    names = [f"off-{n}" for n in range(250)]
+    owner, _ = running(world, *names)
+    world.kill(owner)
+    instance = world.instance().add(*(make_job("1h", name=name, enabled=False) for name in names), make_job("1m"))
+    world.pass_time("1m")
+    instance.tick()
+    assert world.begin(instance.publisher.sent[-1]).kind.value == "ok"
+    world.run(45, step=0.5)
+    assert 2 in {envelope.attempt for envelope in instance.publisher.sent}
+    assert {envelope.ref.job for envelope in instance.publisher.sent} == {"job"}
+
+
+def test_which_queues_report_is_known_before_the_first_claim(world: World) -> None:
+    """A store that does not answer the very first question makes no run untracked."""
+    world.store.announce("w", {"celery": 0})
+    instance = world.instance()
+    instance.store.refused = {"queues"}
+    world.pass_time(9.8)
+    instance.add(make_job("10s"))
+    instance.store.refused = set()
+    instance.tick()
+    world.pass_time(0.2)
+    instance.tick()
+    assert [envelope.header.tracked for envelope in instance.publisher.sent] == [True]
+
+
 def test_a_worker_that_announces_itself_makes_runs_tracked(world: World) -> None:
     """Before any worker reports, being enqueued is the end; soon after one does, runs are followed to theirs."""
     instance = world.instance().add(make_job("10s"))
@@ -181,6 +215,18 @@ def test_jobs_are_repaired_in_pages_once_a_minute(world: World) -> None:
     repaired = instance.store.asked("repair")
     assert len(repaired) == len(set(repaired)) == 250
     assert max(len(arguments[0]) for name, arguments in instance.store.calls if name == "repair") <= 100
+
+
+def test_every_one_of_many_jobs_is_repaired(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round that is longer than its minute is not cut off: the pages grow, and the last jobs have their turn."""
+    instance = world.instance().add(*(make_job("1h", name=f"job-{n}") for n in range(1_000)))
+    world.run(55)
+    instance.store.calls.clear()
+    monkeypatch.setattr(upkeep, "PAGE", 1)
+    world.run(75)
+    repaired = instance.store.asked("repair")
+    assert len(set(repaired)) == 1_000
+    assert len(repaired) <= 2_000
 
 
 def test_a_removed_job_leaves_the_list_and_keeps_its_history(world: World) -> None:
