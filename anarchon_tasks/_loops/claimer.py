@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("anarchon_tasks.scheduler")
 
+NO_FLOOR = -1
+"""For a claim that must not move a job's floor: it says nothing of the slots before its own."""
+
 
 @dataclass(slots=True, eq=False)
 class _Row:
@@ -229,7 +232,7 @@ class Claimer:
             policy=row.job.policy(gap),
             due_ms=due,
             latest_ms=due + row.job.max_late_ms(gap),
-            floor=row.floor or 0,
+            floor=NO_FLOOR,
             tracked=self._tracking.tracked(row.job),
             queue_begun_ms=self._tracking.begun_ms(row.job.queue),
             trigger=Trigger.MANUAL if ref.key else Trigger.SCHEDULE,

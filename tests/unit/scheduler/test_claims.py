@@ -305,6 +305,26 @@ def test_sidekiq_cron_111_an_empty_store_is_filled_again(world: World) -> None:
     assert [d.name for d in world.store.definitions().answers] == ["job"]
 
 
+def test_taking_over_a_run_above_the_floor_leaves_no_slot_unaccounted(world: World) -> None:
+    """A failover lost a slot, and a worker brought the next one back and died: both end up on the account."""
+    world.store.announce("w", {"celery": 0})
+    instance = world.instance().add(make_job(coalesce_after="5m", max_late="5m"))
+    world.run(10)
+    world.finish(instance.publisher.sent[0], world.begin(instance.publisher.sent[0]), Status.SUCCEEDED)
+    world.run(10)
+    world.begin(instance.publisher.sent[1])
+    account = world.store._accounts["job"]
+    account.job.floor = START
+    account.drop(instance.publisher.sent[0].ref)
+    account.history.clear()
+    world.run(35)
+    again = instance.publisher.sent[2]
+    assert (again.ref.slot, again.attempt) == (START + 20 * SECOND, 2)
+    world.finish(again, world.begin(again), Status.SUCCEEDED)
+    world.run(2)
+    assert [run.slot for run in world.history()][:1] == [START + 10 * SECOND]
+
+
 def test_a_claim_that_fails_alone_is_asked_again_with_pauses(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """An error in one job's account does not stop the others, and is not asked for in a hot loop."""
     instance = world.instance().add(make_job(track=False), make_job(name="good", track=False))
