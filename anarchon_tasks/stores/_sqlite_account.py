@@ -106,6 +106,16 @@ class Account:
         self.rows[ref] = None
         self._touched[ref] = None
 
+    def settled_at(self, job: str, slot: int) -> Run | None:
+        """Return the history's entry of a skipped or missed slot, or of the stretch that ends with it."""
+        row = self._step.db.execute(self._step.sql["settled_at"], (job, slot)).fetchone()
+        return rows.row_entry(row) if row is not None else None
+
+    def erase(self, entry: Run) -> None:
+        """Remove an entry from the history."""
+        order = (entry.job, entry.slot, entry.key, entry.attempt)
+        self._entries -= self._step.db.execute(self._step.sql["erase"], order).rowcount
+
     def record(self, entry: Run, *, keep: int) -> None:
         """Add to the history, in place of an entry of the same attempt, and keep only the newest entries."""
         db, sql, row = self._step.db, self._step.sql, rows.entry_row(entry)

@@ -66,6 +66,19 @@ class _Account:
     def drop(self, ref: RunRef) -> None:
         del self.states[ref]
 
+    def settled_at(self, job: str, slot: int) -> Run | None:
+        del job
+        at = bisect.bisect_left(self.history, (slot, "", 0), key=history_order)
+        for entry in self.history[at:]:
+            if entry.slot != slot or entry.key:
+                return None
+            if entry.status in rules.SETTLED:
+                return entry
+        return None
+
+    def erase(self, entry: Run) -> None:
+        self.history.remove(entry)
+
     def record(self, entry: Run, *, keep: int) -> None:
         order = history_order(entry)
         at = bisect.bisect_left(self.history, order, key=history_order)

@@ -29,6 +29,7 @@ from anarchon_tasks.stores.base import (
     Queued,
     Registered,
     Release,
+    SlotRange,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ DAY_MS = 86_400_000
 NOT_STARTED = -1
 TRIM_STEP = 4
 MAX_DOUBLINGS = 20
+SETTLED = frozenset({Status.SKIPPED, Status.MISSED})
 _SETTLED = {Status.SKIPPED: ClaimKind.OVERLAP, Status.MISSED: ClaimKind.LATE}
 
 
@@ -156,6 +158,14 @@ class Account(Protocol):
 
     def drop(self, ref: RunRef) -> None:
         """Remove a run's state."""
+        ...
+
+    def settled_at(self, job: str, slot: int) -> Run | None:
+        """Return the history's entry of a skipped or missed slot, or of the stretch that ends with it."""
+        ...
+
+    def erase(self, entry: Run) -> None:
+        """Remove an entry from the history."""
         ...
 
     def record(self, entry: Run, *, keep: int) -> None:
@@ -383,24 +393,44 @@ def _grant_claim(account: Account, state: RunState, ask: Claim, now: int) -> Non
 
 def _settle(account: Account, ask: Claim, state: RunState, kind: ClaimKind, reason: Reason, now: int) -> ClaimAnswer:
     status = Status.SKIPPED if kind is ClaimKind.OVERLAP else Status.MISSED
-    _end(account, state, status, now, reason, ask.policy.history_size)
+    _close(account, state, status, now, reason)
+    if not _joined(account, ask, status, reason):
+        account.record(state.entry(), keep=ask.policy.history_size)
     _raise_floor(account, ask)
     _trim(account, ask.policy, now)
     return _answer(account, kind, state)
 
 
+def _joined(account: Account, ask: Claim, status: Status, reason: Reason) -> bool:
+    """Add the slot to the stretch before it, if that one shares its fate: a long run is one entry, not thousands."""
+    if ask.trigger is not Trigger.SCHEDULE:
+        return False
+    before = account.settled_at(ask.ref.job, ask.ranges[-1].last if ask.ranges else ask.floor)
+    if before is None or (before.status, before.reason) != (status, reason):
+        return False
+    account.erase(before)
+    first = before.slot if before.first_slot is None else before.first_slot
+    joined = SlotRange(first=first, last=ask.ref.slot, count=before.count + 1, status=status, reason=reason)
+    _record_range(account, ask, joined)
+    return True
+
+
 def _settle_ranges(account: Account, ask: Claim) -> None:
     for item in ask.ranges:
-        entry = Run(
-            job=ask.ref.job,
-            slot=item.last,
-            first_slot=item.first,
-            count=item.count,
-            attempt=0,
-            status=item.status,
-            reason=item.reason,
-        )
-        account.record(entry, keep=ask.policy.history_size)
+        _record_range(account, ask, item)
+
+
+def _record_range(account: Account, ask: Claim, item: SlotRange) -> None:
+    entry = Run(
+        job=ask.ref.job,
+        slot=item.last,
+        first_slot=item.first,
+        count=item.count,
+        attempt=0,
+        status=item.status,
+        reason=item.reason,
+    )
+    account.record(entry, keep=ask.policy.history_size)
 
 
 def _raise_floor(account: Account, ask: Claim) -> None:
@@ -418,10 +448,14 @@ def _trim(account: Account, policy: Policy, now: int) -> None:
 
 
 def _end(account: Account, state: RunState, status: Status, now: int, reason: Reason | None, history_size: int) -> None:
+    _close(account, state, status, now, reason)
+    account.record(state.entry(), keep=history_size)
+
+
+def _close(account: Account, state: RunState, status: Status, now: int, reason: Reason | None) -> None:
     state.status, state.reason, state.finished_at = status, reason, now
     state.lease_until = state.not_before = 0
     account.put(state)
-    account.record(state.entry(), keep=history_size)
 
 
 # --- the scheduler's records -----------------------------------------------------------------------------------------

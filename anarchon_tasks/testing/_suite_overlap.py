@@ -40,6 +40,23 @@ class OverlapTests:
             (1_000, 1, "succeeded", None),
         ]
 
+    def test_skipped_slots_in_a_row_are_one_stretch(self, adapter: StoreAdapter) -> None:
+        """While one run goes on, the slots skipped for it share one entry, with the first, the last and the count."""
+        lab = Lab(adapter)
+        lab.job()
+        earlier = lab.running(lab.ref(1_000))
+        slots = []
+        for _ in range(3):
+            lab.pass_ms(2)
+            slots.append(lab.now())
+            assert lab.claim(replace(lab.ref(0), slot=slots[-1])).kind is ClaimKind.OVERLAP
+        [stretch, running] = lab.history()
+        assert (stretch.first_slot, stretch.slot, stretch.count) == (slots[0], slots[-1], 3)
+        assert (stretch.status, stretch.reason) == (Status.SKIPPED, Reason.OVERLAP)
+        assert running.status is Status.RUNNING
+        assert [lab.claim(replace(lab.ref(0), slot=slot)).kind for slot in slots] == [ClaimKind.DONE] * 3
+        assert lab.finish(lab.ref(1_000), earlier.token)
+
     def test_waits_for_a_run_that_we_delayed(self, adapter: StoreAdapter) -> None:
         """A slot behind an earlier run that was not under way when the slot was due waits, and is won afterwards."""
         lab = Lab(adapter)

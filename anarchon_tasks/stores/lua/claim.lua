@@ -64,8 +64,19 @@ local function trim(account, policy)
   end
 end
 
+-- Add the slot to the stretch before it, if that one shares its fate: a long run is one entry, not thousands.
+local function joined(account, ask, state)
+  if ask.trigger ~= 'schedule' then return false end
+  local before = #ask.ranges > 0 and ask.ranges[#ask.ranges][2] or ask.floor
+  local count, first = take_stretch(account, before, state.status, state.reason)
+  if not count then return false end
+  record_range(account, {first, state.slot, count + 1, state.status, state.reason}, ask.policy.history)
+  return true
+end
+
 local function settle(account, ask, state, kind, reason)
-  end_run(account, state, kind == 'overlap' and 'skipped' or 'missed', reason, ask.policy.history)
+  close_run(account, state, kind == 'overlap' and 'skipped' or 'missed', reason)
+  if not joined(account, ask, state) then record_state(account, state, ask.policy.history) end
   raise_floor(account, ask)
   trim(account, ask.policy)
   return answer(account, kind, state)

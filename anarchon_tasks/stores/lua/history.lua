@@ -68,3 +68,18 @@ local function text_of(member)
   local _, last = string.find(member, '%z%z%d%d%d%d%d%d')
   return string.sub(member, last + 1)
 end
+
+-- Remove the skipped or missed slot, or the stretch that ends with it, if it has this fate; return its count and its
+-- first slot, or nil.
+local function take_stretch(account, slot, status, reason)
+  local results = key_of(account.name, 'results')
+  local beside = redis.call('ZRANGEBYSCORE', results, int(slot), int(slot))
+  for i = 1, #beside do
+    local v = cjson.decode(text_of(beside[i]))
+    if v[4] == '' and (v[7] == 'skipped' or v[7] == 'missed') then
+      if v[7] ~= status or v[8] ~= reason then return nil end
+      redis.call('ZREM', results, beside[i])
+      return v[22], some(v[23]) or v[3]
+    end
+  end
+end

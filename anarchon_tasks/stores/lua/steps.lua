@@ -2,10 +2,14 @@
 --
 -- Guarantees: a state that ends is in the history in the same step; an attempt that died is closed before the next
 -- one begins; each attempt that starts has one entry in `:runs`.
-local function end_run(account, state, status, reason, keep)
+local function close_run(account, state, status, reason)
   state.status, state.reason, state.finished_at = status, reason, NOW
   state.lease_until, state.not_before = 0, 0
   put(account, state)
+end
+
+local function end_run(account, state, status, reason, keep)
+  close_run(account, state, status, reason)
   record_state(account, state, keep)
 end
 

@@ -48,6 +48,13 @@ INSERT OR IGNORE INTO {runs} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 -- name: replace_entry
 REPLACE INTO {runs} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: settled_at
+-- The entry of a skipped or missed slot, or of the stretch that ends with it.
+SELECT * FROM {runs} WHERE job = ? AND slot = ? AND key = '' AND status IN ('skipped', 'missed') ORDER BY attempt LIMIT 1;
+
+-- name: erase
+DELETE FROM {runs} WHERE job = ? AND slot = ? AND key = ? AND attempt = ?;
+
 -- name: trim_entries
 -- Drops the oldest entries of a job, at most as many as given.
 DELETE FROM {runs} WHERE job = ? AND (slot, key, attempt) IN (
