@@ -16,7 +16,7 @@ help: ## list the targets
 
 venv: .venv/.installed-dev ## make .venv with everything that development needs
 
-demo: .venv/.installed-demo ## show the product at work, in about half a minute
+demo: .venv/.installed-demo ## show the product at work, in less than a minute
 	@$(PY) examples/celery/demo/run.py
 
 # Two cores: two processes. Tests with subprocesses stay on one of them (see tests/conftest.py). WORKERS=0 is serial.
