@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from anarchon_tasks import events
 from anarchon_tasks._backoff import Backoff
 from anarchon_tasks.clock import Clock, SystemClock
-from anarchon_tasks.errors import LeaseLost, StoreUnavailable
+from anarchon_tasks.errors import LeaseLost, StoreError, StoreUnavailable
 from anarchon_tasks.link import StoreLink
 from anarchon_tasks.stores.base import Beat, Begin, BeginKind, Delivered, Finish, Park
 
@@ -175,7 +175,7 @@ class Keeper:
         self._runs: dict[int, CurrentRun] = {}
         self._unwritten: list[tuple[CurrentRun, Finish]] = []
         self._begun: dict[str, int] = {}
-        self._announced = self._clock.monotonic()
+        self._announced: float | None = None
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -287,7 +287,8 @@ class Keeper:
 
         Returns:
             Whether the store accepted it: False when the run was no longer this attempt's. None when the store does
-            not answer; the thread goes on trying, and live workers are heard before anybody takes their runs over.
+            not answer, or not as it should; the thread goes on trying, and live workers are heard before anybody takes
+            their runs over.
 
         """
         self._here()
@@ -303,7 +304,9 @@ class Keeper:
         )
         try:
             accepted = self._link.call(self.store.finish, [end]).answers[0]
-        except StoreUnavailable:
+        except StoreError as problem:
+            if not isinstance(problem, StoreUnavailable):  # the credentials changed, say: that passes, too
+                logger.error("the end of %s slot %s is not written yet: %s", run.job, run.slot, problem)  # noqa: TRY400
             with self._lock:
                 self._unwritten.append((run, end))
                 self._need_thread()
@@ -377,9 +380,9 @@ class Keeper:
                 if now >= next_beat:
                     next_beat = now + self._interval_s()
                     self._beat()
+                self._judge()
                 self._write_ends()
                 self._announce()
-                self._judge()
             except Exception:
                 logger.exception("heartbeat-failed")
 
@@ -453,7 +456,7 @@ class Keeper:
             return
         try:
             answers = self._link.call(self.store.finish, [end for _, end in waiting]).answers
-        except StoreUnavailable:
+        except StoreError:
             return
         with self._lock:
             self._unwritten = [item for item in self._unwritten if item not in waiting]
@@ -461,10 +464,13 @@ class Keeper:
             self._told(run, end, accepted=accepted)
 
     def _announce(self) -> None:
-        """Say in which queues runs begin: what tells a lost message from a long queue."""
+        """Say in which queues runs begin: what tells a lost message from a long queue.
+
+        At once for the first run of a process, which may live for one task only, and then once a minute.
+        """
         now = self._clock.monotonic()
         with self._lock:
-            if not self._begun or now - self._announced < ANNOUNCE_S:
+            if not self._begun or (self._announced is not None and now - self._announced < ANNOUNCE_S):
                 return
             begun, self._begun, self._announced = self._begun, {}, now
         try:

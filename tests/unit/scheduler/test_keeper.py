@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from anarchon_tasks import events
-from anarchon_tasks.errors import LeaseLost
+from anarchon_tasks.errors import LeaseLost, StoreError
 from anarchon_tasks.model import Status
 from anarchon_tasks.runs import ANNOUNCE_S, ERROR_LIMIT, Keeper, current_run, enter, leave, shorten, trusted_s
 from anarchon_tasks.stores.base import BeginKind
-from tests.unit.scheduler.kit import DAY, START, FlakyStore, World, make_job, until
+from tests.unit.scheduler.kit import DAY, FlakyStore, World, make_job, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -291,6 +291,7 @@ def test_a_run_that_may_be_lost_is_waited_for_with_pauses(worker: Worker, messag
 def test_a_beat_that_hangs_does_not_hide_the_loss(worker: Worker, message: Envelope) -> None:
     """While the call of the heartbeat itself hangs, the run still learns in time that its trust is over."""
     run = worker.admitted(message)
+    assert until(lambda: any(name == "announce" for name, _ in worker.store.calls) and worker.clock.waiting)
     worker.store.hang = threading.Event()
     worker.pass_time(10)
     assert until(worker.store.hanging.is_set)
@@ -360,6 +361,28 @@ def test_an_end_that_could_not_be_written_is_written_later(world: World, worker:
     assert until(lambda: worker.events(events.Ended))
     assert world.account() == [("succeeded", None, 1)]
     assert worker.keeper._unwritten == []
+
+
+def test_an_end_that_the_store_refused_to_take_is_written_later(
+    world: World, worker: Worker, message: Envelope, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Credentials that were changed under a running task cost it nothing once they are right again."""
+    run = worker.admitted(message)
+
+    def denied(name: str) -> None:
+        if name == "finish":
+            raise StoreError("NOPERM")
+
+    worker.store.during = denied
+    assert worker.keeper.finish(run, Status.SUCCEEDED) is None
+    for _ in range(3):
+        worker.pass_time(2)
+    worker.store.during = None
+    worker.pass_time(2)
+    assert until(lambda: worker.events(events.Ended))
+    assert world.account() == [("succeeded", None, 1)]
+    assert [record.levelname for record in caplog.records if "NOPERM" in record.getMessage()] == ["ERROR"]
+    assert "heartbeat-failed" not in caplog.text
 
 
 def test_an_end_whose_reply_was_lost_is_accepted(world: World, worker: Worker, message: Envelope) -> None:
@@ -437,13 +460,24 @@ def test_the_parent_reports_what_the_child_cannot(world: World, worker: Worker, 
 
 
 def test_queues_are_announced_while_runs_begin(world: World, worker: Worker, message: Envelope) -> None:
-    """Schedulers learn when a run of a queue last began, at most once a minute."""
-    worker.admitted(message)
-    for _ in range(7):
-        worker.pass_time(10)
-    assert until(lambda: any(name == "announce" for name, _ in worker.store.calls))
-    assert dict(world.store.queues().answers)["celery"].begun_ms >= START
-    assert sum(name == "announce" for name, _ in worker.store.calls) == 1
+    """Schedulers learn when a run of a queue last began: at once from a process's first run, then once a minute."""
+
+    def announced() -> int:
+        return sum(name == "announce" for name, _ in worker.store.calls)
+
+    run = worker.admitted(message)
+    assert until(announced)
+    assert dict(world.store.queues().answers)["celery"].begun_ms == world.now
+    instance = world.instances[0]
+    worker.keeper.finish(run, Status.SUCCEEDED)
+    instance.add(make_job("1m", name="other"))
+    for minutes in range(1, 4):
+        worker.pass_time(60)
+        instance.tick()
+        worker.admitted(instance.publisher.sent[-1])
+        worker.keeper.finish(worker.keeper._runs.popitem()[1], Status.SUCCEEDED)
+        assert announced() <= 1 + minutes
+    assert until(lambda: announced() >= 3)
     assert ANNOUNCE_S == 60
 
 
