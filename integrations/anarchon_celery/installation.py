@@ -35,7 +35,7 @@ class PerProcess(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._pid = 0
+        self._pid = os.getpid()  # not 0: threads that come first together would each begin anew
         self._made: T | None = None
         self._lock = threading.Lock()
 

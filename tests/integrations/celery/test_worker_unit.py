@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -151,6 +152,29 @@ def test_what_one_process_made_another_makes_anew(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("os.getpid", lambda: -1)
     assert made.existing() is None
     assert made.get() is not first
+
+
+def test_threads_that_come_first_together_share_what_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the pool of threads a run is begun, beaten for and ended by one and the same object."""
+    made, pid = PerProcess(object), os.getpid()
+    looked, go_on = threading.Event(), threading.Event()
+    got: list[object] = []
+
+    def getpid() -> int:
+        if threading.current_thread() is slow and not looked.is_set():
+            looked.set()
+            go_on.wait(10)
+        return pid
+
+    slow = threading.Thread(target=lambda: got.append(made.get()))
+    monkeypatch.setattr("os.getpid", getpid)
+    slow.start()
+    assert looked.wait(10)
+    first = made.get()
+    go_on.set()
+    slow.join(10)
+    assert got == [first]
+    assert made.get() is first
 
 
 def test_the_moment_of_a_retry_is_read_in_every_form() -> None:
