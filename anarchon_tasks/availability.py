@@ -30,11 +30,6 @@ class Availability:
         """Whether the last try failed."""
         return self._down_since is not None
 
-    def down_for(self) -> float:
-        """Return for how many seconds it has not answered; 0 when it does."""
-        since = self._down_since
-        return 0.0 if since is None else self._clock.monotonic() - since
-
     def up_for(self) -> float:
         """Return for how many seconds it has answered since its last outage; infinite when there was none."""
         since = self._up_since

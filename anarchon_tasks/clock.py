@@ -68,10 +68,6 @@ class StoreClock:
             return self.clock.wall_ms()
         return int(self.clock.monotonic() * 1000 + offset)
 
-    def skew_ms(self) -> int:
-        """Return how far the host's wall clock is ahead of the store's (negative: behind)."""
-        return self.clock.wall_ms() - self.now_ms()
-
     def observe(self, store_ms: int, *, sent: float, received: float) -> int:
         """Learn from a reply that the store stamped between two monotonic instants.
 

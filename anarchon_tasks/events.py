@@ -7,7 +7,7 @@
 | `Enqueued` | the broker confirmed a run's message |
 | `PublishFailed` | it did not; the claim was handed back |
 | `Settled` | a slot, or a stretch of slots, was decided not to run |
-| `TookOver` | a run whose lease was over was claimed as its next attempt |
+| `TookOver` | a run whose claim, message or worker was lost was claimed again |
 | `Began`, `Ended`, `Refused`, `LeaseLost` | in a worker |
 | `Down`, `Up` | the store or the broker stopped answering, answers again |
 """

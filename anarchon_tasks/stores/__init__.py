@@ -47,7 +47,6 @@ _SCHEMES = {
 _NOT_TEXT = frozenset({"clock", "create"})
 """Options of backends that a URL cannot carry."""
 
-_NOT_IN_URLS = frozenset({"clock", "create"})
 _NOT_YET = {
     "amqp": "RabbitMQ",
     "amqps": "RabbitMQ",
