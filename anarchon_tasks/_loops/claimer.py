@@ -251,7 +251,10 @@ class Claimer:
         won: list[WonRun] = []
         for ask, answer in zip(asked, reply.answers, strict=True):
             if answer.kind is ClaimKind.WON:
-                won.append(self._dispatch.won(ask.row.job, ask.claim, answer, gap_ms=ask.gap_ms, sent=sent))
+                # A claim that is repeated after a lost reply was granted by the first call, and its lease runs since.
+                left_ms = answer.until - reply.now_ms
+                granted = sent - max(0, ask.claim.policy.claim_lease_ms - left_ms) / 1000
+                won.append(self._dispatch.won(ask.row.job, ask.claim, answer, gap_ms=ask.gap_ms, granted=granted))
                 self._tell_won(ask, answer)
             if not ask.recovery:
                 self._learn(ask, answer, reply.now_ms)

@@ -89,10 +89,10 @@ class Dispatch:
 
     # --- publish -----------------------------------------------------------------------------------------------------
 
-    def won(self, job: Job, claim: Claim, answer: ClaimAnswer, *, gap_ms: int, sent: float) -> WonRun:
-        """Take a won claim into custody."""
+    def won(self, job: Job, claim: Claim, answer: ClaimAnswer, *, gap_ms: int, granted: float) -> WonRun:
+        """Take a claim into custody that was granted at that monotonic instant."""
         ref, options = claim.ref, job.options
-        self._holding.add(ref, answer.token, sent=sent)
+        self._holding.add(ref, answer.token, granted=granted)
         identity = message_id(self._link.store.namespace, ref, answer.attempt)
         trigger = Trigger.MANUAL if ref.key else answer.trigger
         header = Header(

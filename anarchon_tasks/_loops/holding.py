@@ -27,10 +27,10 @@ class Holding:
         self._lock = threading.Lock()
         self._held: dict[RunRef, _Held] = {}
 
-    def add(self, ref: RunRef, token: int, *, sent: float) -> None:
-        """Note a claim that was won by a call sent at that monotonic instant."""
+    def add(self, ref: RunRef, token: int, *, granted: float) -> None:
+        """Note a claim that was granted at that monotonic instant, or not long after it."""
         with self._lock:
-            self._held[ref] = _Held(token, sent + self._trusted_s, sent)
+            self._held[ref] = _Held(token, granted + self._trusted_s, granted)
 
     def drop(self, ref: RunRef, token: int) -> None:
         """Forget a claim: published, handed back, or no longer ours."""

@@ -361,6 +361,18 @@ def test_a_claim_whose_reply_was_lost_is_repeated_with_its_id(world: World) -> N
     assert world.account() == [("enqueued", None, 1)]
 
 
+def test_a_claim_whose_reply_was_lost_is_trusted_from_when_it_was_granted(world: World) -> None:
+    """Repeated four seconds later it has one second left, as the store sees it: then it may be another's."""
+    instance = world.instance().add(make_job(name="a", track=False), make_job(name="b", track=False))
+    world.pass_time("10s")
+    instance.store.lost = ["claim"]
+    instance.tick()
+    world.pass_time("4s")
+    instance.publisher.during = lambda _: world.pass_time("1s")
+    instance.tick()
+    assert [envelope.ref.job for envelope in instance.publisher.sent] == ["a"]
+
+
 def test_without_the_store_nothing_is_published(world: World) -> None:
     """Fail closed: an outage publishes nothing, and is told once when it begins and once when it ends."""
     instance = world.instance().add(make_job(track=False))

@@ -157,7 +157,7 @@ def test_a_held_claim_is_trusted_for_nine_tenths_of_its_lease() -> None:
     clock = ManualClock()
     holding = Holding(clock=clock, lease_s=5.0)
     ref = RunRef("job", 1)
-    holding.add(ref, 7, sent=clock.monotonic())
+    holding.add(ref, 7, granted=clock.monotonic())
     clock.advance("4400ms")
     assert holding.mine(ref, 7)
     assert not holding.mine(ref, 8)
