@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from anarchon_tasks._backoff import Backoff
-from anarchon_tasks.errors import StoreUnavailable
+from anarchon_tasks.errors import StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from anarchon_tasks.clock import Clock
@@ -32,8 +32,9 @@ class Stepper(Protocol):
 class Loop:
     """Runs a stepper in a daemon thread. Starting and stopping are idempotent, in any order.
 
-    A step that raises is logged and tried again after a growing pause; a store that does not answer is not even
-    logged here, since whoever calls the store has noted it. Nothing ends the thread but `stop`.
+    A step that raises is logged and tried again after a growing pause. A store that refuses (a wrong password, a newer
+    format) is told once, without a traceback; one that does not answer is not even logged here, since whoever calls the
+    store has noted it. Nothing ends the thread but `stop`.
     """
 
     def __init__(self, name: str, stepper: Stepper, *, clock: Clock) -> None:
@@ -91,18 +92,24 @@ class Loop:
     def _run(self, stopping: threading.Event, previous: threading.Thread | None) -> None:
         if previous is not None:
             previous.join()
-        backoff, failures = Backoff(), 0
+        backoff, failures, said = Backoff(), 0, ""
         while not stopping.is_set():
             try:
                 pause = min(self._stepper.step(), LONGEST_WAIT_S)
-                failures = 0
+                failures, said = 0, ""
             except StoreUnavailable:
                 failures += 1
                 pause = min(backoff.seconds(failures), LONGEST_WAIT_S)
+            except StoreError as error:
+                failures += 1
+                pause = backoff.seconds(failures)
+                if str(error) != said:
+                    said = str(error)
+                    logger.error("the store refuses, it is tried again: %s", said, extra=self._extra())  # noqa: TRY400
             except Exception:
                 failures += 1
                 pause = backoff.seconds(failures)
-                logger.exception("loop-failed", extra={"anarchon": {"event": "loop-failed", "loop": self.name}})
+                logger.exception("loop-failed", extra=self._extra())
             if pause > 0:
                 self._clock.wait(self._wake, pause)
             self._wake.clear()
@@ -111,4 +118,7 @@ class Loop:
         except StoreUnavailable:
             logger.warning("%s: the store did not answer at stop; what is held runs out by itself", self.name)
         except Exception:
-            logger.exception("loop-failed", extra={"anarchon": {"event": "loop-failed", "loop": self.name}})
+            logger.exception("loop-failed", extra=self._extra())
+
+    def _extra(self) -> dict[str, object]:
+        return {"anarchon": {"event": "loop-failed", "loop": self.name}}

@@ -10,7 +10,7 @@ import pytest
 from anarchon_tasks import events
 from anarchon_tasks._loops.loop import Loop
 from anarchon_tasks.clock import SystemClock
-from anarchon_tasks.errors import StoreUnavailable
+from anarchon_tasks.errors import StoreFormatError, StoreUnavailable
 from anarchon_tasks.runs import Keeper
 from anarchon_tasks.testing import ManualClock
 from tests.unit.scheduler.kit import PATIENCE_S, World, make_job, until
@@ -142,6 +142,22 @@ def test_sqla_29_a_loop_never_dies_of_an_error(
     loop.start()
     assert until(lambda: steps.steps > 4)
     assert (caplog.records == []) is isinstance(error, StoreUnavailable)
+
+
+def test_a_store_that_refuses_is_told_once(loop: Loop, steps: Steps, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong password does not fill the log with the same traceback; when it is right again, the loop goes on."""
+
+    def refused() -> float:
+        if steps.steps <= 3:
+            raise StoreFormatError("redis://host:6379/0 has the format 9")
+        return 0.01
+
+    steps.do = refused
+    loop.start()
+    assert until(lambda: steps.steps > 4)
+    (told,) = caplog.records
+    assert (told.levelname, told.exc_info) == ("ERROR", None)
+    assert "has the format 9" in told.getMessage()
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable(), RuntimeError("a bug")])
