@@ -455,7 +455,7 @@ def test_a_lost_run_that_still_begins(redis_url: str, newer: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(600)
 def test_lua_answers_as_the_rules_for_long(redis_url: str) -> None:
     """The same, with many more and longer sequences."""
-    _compare(redis_url, 1_500, 120)
+    _compare(redis_url, 250, 100)
