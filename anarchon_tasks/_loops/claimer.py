@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("anarchon_tasks.scheduler")
 
+PUT_OFF_S = 60.0
 NO_FLOOR = -1
 """For a claim that must not move a job's floor: it says nothing of the slots before its own."""
 
@@ -89,6 +90,8 @@ class Claimer:
         self._ticket = itertools.count(1)
         self._unanswered: list[_Asked] = []
         self._recover: deque[RunRef] = deque()
+        self._put_off: dict[RunRef, float] = {}
+        """Runs whose claim failed, and when, on the monotonic clock, they are asked for again."""
         self._backoff = Backoff(first_s=1.0, most_s=30.0)
         self._outages = Outages(clock=clock)
 
@@ -108,7 +111,7 @@ class Claimer:
 
     def recover(self, refs: Sequence[RunRef]) -> None:
         """Note runs whose lease is over."""
-        self._inbox.append(lambda: self._recover.extend(ref for ref in refs if ref not in self._recover))
+        self._inbox.append(lambda: self._over(refs))
 
     def _added(self, job: Job) -> None:
         old = self._rows.get(job.name)
@@ -123,6 +126,13 @@ class Claimer:
         if row is not None and row.job is job:
             row.floor = floor
             self._reschedule(row)
+
+    def _over(self, refs: Sequence[RunRef]) -> None:
+        now = self._clock.monotonic()
+        for ref in refs:
+            if ref not in self._recover and self._put_off.get(ref, now) <= now:
+                self._put_off.pop(ref, None)
+                self._recover.append(ref)
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
@@ -258,6 +268,9 @@ class Claimer:
                 self._tell_won(ask, answer)
             if not ask.recovery:
                 self._learn(ask, answer, reply.now_ms)
+            elif answer.kind is ClaimKind.ERROR:
+                self._tell_failed(ask.row.job, answer)
+                self._put_off[ask.claim.ref] = self._clock.monotonic() + PUT_OFF_S
         if won:
             self._dispatch.publish(won)
 
@@ -284,7 +297,7 @@ class Claimer:
         match answer.kind:
             case ClaimKind.ERROR:
                 row.failures += 1
-                logger.error("a claim of job %r failed: %s", row.job.name, answer.error, extra=_extra("claim", row.job))
+                self._tell_failed(row.job, answer)
                 self._wake_at(row, now + int(self._backoff.seconds(row.failures) * 1000))
                 return
             case ClaimKind.UNREGISTERED:
@@ -303,6 +316,9 @@ class Claimer:
         row.failures = 0
         row.floor = answer.floor
         self._reschedule(row)
+
+    def _tell_failed(self, job: Job, answer: ClaimAnswer) -> None:
+        logger.error("a claim of job %r failed: %s", job.name, answer.error, extra=_extra("claim", job))
 
     def _tell_settled(self, ask: _Asked, answer: ClaimAnswer | None = None) -> None:
         for item in ask.claim.ranges:

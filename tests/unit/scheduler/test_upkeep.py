@@ -8,7 +8,7 @@ from anarchon_tasks import events
 from anarchon_tasks._loops import upkeep
 from anarchon_tasks.jobs import Job
 from anarchon_tasks.model import Status
-from anarchon_tasks.stores.base import Registered, Reply
+from anarchon_tasks.stores.base import Claim, ClaimAnswer, ClaimKind, Registered, Reply
 from tests.unit.scheduler.kit import HOUR, MINUTE, START, Instance, World, make_job
 
 if TYPE_CHECKING:
@@ -179,6 +179,24 @@ def test_runs_of_disabled_jobs_do_not_hide_those_of_others(world: World) -> None
     world.run(45, step=0.5)
     assert 2 in {envelope.attempt for envelope in instance.publisher.sent}
     assert {envelope.ref.job for envelope in instance.publisher.sent} == {"job"}
+
+
+def test_a_run_that_cannot_be_taken_over_is_told_and_put_off(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged account is an error in the log, once a minute, and no loop; mended, the run goes on."""
+    instance, _ = running(world, "job")
+    real = world.store.claim
+
+    def damaged(claims: list[Claim]) -> Reply[ClaimAnswer]:
+        return Reply(now_ms=world.now, answers=[ClaimAnswer(kind=ClaimKind.ERROR, error="damaged") for _ in claims])
+
+    instance.store.real.claim = damaged  # type: ignore[method-assign,assignment]
+    instance.store.calls.clear()
+    world.run(100, step=0.5)
+    assert len(instance.store.asked("claim")) == 2
+    assert [record.getMessage() for record in caplog.records] == ["a claim of job 'job' failed: damaged"] * 2
+    instance.store.real.claim = real  # type: ignore[method-assign]
+    world.run(60, step=0.5)
+    assert [envelope.attempt for envelope in instance.publisher.sent] == [1, 2]
 
 
 def test_which_queues_report_is_known_before_the_first_claim(world: World) -> None:
