@@ -144,6 +144,8 @@ class Declarations:
                     raise conflict(name, other.schedule.text, job.schedule.text)
             except ConfigError as error:
                 found.errors[name] = error
+            except Exception as error:  # noqa: BLE001 - what a user's task or schedule raises spoils its own job alone
+                found.errors[name] = ConfigError(f"{type(error).__name__}: {error}")
         return found
 
 

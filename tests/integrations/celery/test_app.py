@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery, shared_task
-from celery.schedules import crontab
+from celery.schedules import BaseSchedule, crontab
 
 from anarchon_celery import Anarchon
 from anarchon_celery.app import extension_of
@@ -38,6 +38,22 @@ def make(**options: object) -> tuple[Celery, Anarchon]:
 def found(app: Celery, anarchon: Anarchon, **options: object) -> Found:
     """Return the jobs that were declared."""
     return anarchon.declarations.jobs(app, zone="UTC", options=options)
+
+
+def test_a_declaration_that_raises_spoils_no_other() -> None:
+    """A schedule of the user's that is broken is reported by its job's name; the other jobs are there."""
+
+    class Broken(BaseSchedule):
+        @property
+        def clocked_time(self) -> datetime:
+            raise RuntimeError("no database")
+
+    app, anarchon = make()
+    anarchon.schedule("good", every("10s"), task="shop.sync")
+    anarchon.schedule("broken", Broken(), task="shop.sync")
+    result = found(app, anarchon)
+    assert list(result.jobs) == ["good"]
+    assert "no database" in str(result.errors["broken"])
 
 
 def test_the_decorators_work_in_either_order() -> None:
