@@ -140,8 +140,8 @@ class Declarations:
                 name = made.name or task
                 job = _job(made, name, task, app=app, zone=zone, options=options.get(name, {}))
                 other = found.jobs.setdefault(name, job)
-                if other != job or other.payload != job.payload:
-                    raise conflict(name, other.schedule.text, job.schedule.text)
+                if other != job:
+                    found.errors[name] = conflict(name, other.schedule.text, job.schedule.text)
             except ConfigError as error:
                 found.errors[name] = error
             except Exception as error:  # noqa: BLE001 - what a user's task or schedule raises spoils its own job alone
