@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from anarchon_tasks.model import Reason, Status
 from anarchon_tasks.schedules.base import latest
+from anarchon_tasks.schedules.cron import CronSchedule
 from anarchon_tasks.schedules.every import EverySchedule
 from anarchon_tasks.stores.base import SlotRange
 
@@ -140,7 +142,28 @@ def _stretch(schedule: Schedule, first: int, end: int, *, limit: int | None = No
         steps = (end - 1 - first) // schedule.period_ms
         last = first + steps * schedule.period_ms
         return _Stretch(count=steps + 1, last=last, following=last + schedule.period_ms)
+    newest = latest(schedule, first - 1, end - 1)
+    newest = first if newest is None else newest
+    if isinstance(schedule, CronSchedule):
+        counted, last = _count_shared(schedule, first, newest, limit)
+    else:
+        counted, last = _count(schedule, first, newest, limit)
+    following = schedule.next(last)
+    return _Stretch(count=counted, last=last, following=end if following is None else following)
+
+
+def _count(schedule: Schedule, first: int, newest: int, limit: int | None) -> tuple[int, int]:
+    """Count the slots from one to another, at most `limit` of them; return the last one counted as well."""
     counted, last = 1, first
-    while (slot := schedule.next(last)) is not None and slot < end and (limit is None or counted < limit):
+    while last < newest and (limit is None or counted < limit):
+        slot = schedule.next(last)
+        if slot is None:
+            break
         counted, last = counted + 1, slot
-    return _Stretch(count=counted, last=last, following=end if slot is None else slot)
+    return counted, last
+
+
+@lru_cache(maxsize=4_096)
+def _count_shared(schedule: CronSchedule, first: int, newest: int, limit: int | None) -> tuple[int, int]:
+    """Count once for all jobs with the same expression: after a day without schedulers each of them has 1,440 slots."""
+    return _count(schedule, first, newest, limit)

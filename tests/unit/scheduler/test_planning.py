@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +12,11 @@ from hypothesis import strategies as st
 from anarchon_tasks.jobs import Job, JobOptions
 from anarchon_tasks.model import Reason, Status
 from anarchon_tasks.planning import COUNT_LIMIT, Plan, next_due, plan
-from anarchon_tasks.schedules import Schedule, cron, every, slots_between
+from anarchon_tasks.schedules import CronSchedule, Schedule, cron, every, slots_between
 from tests.unit.scheduler.kit import DAY, HOUR, MINUTE, SECOND, START, make_job
+
+if TYPE_CHECKING:
+    import pytest
 
 NAMESPACE = "cron:"
 WINDOW = st.sampled_from([0, 1, 999, 5_000, 10_000, 60_000, HOUR, 3 * HOUR])
@@ -224,6 +228,21 @@ def test_a_long_backlog_of_a_cron_job_takes_bounded_steps() -> None:
         floor, steps = found.slot, steps + 1
     assert counted == 10 * 1_440
     assert steps < 5
+
+
+def test_jobs_with_one_expression_share_the_count_of_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A night without schedulers is counted once for all jobs that missed the same slots, not once for each."""
+    asked, real = 0, CronSchedule.next
+
+    def counted(schedule: CronSchedule, after_ms: int) -> int | None:
+        nonlocal asked
+        asked += 1
+        return real(schedule, after_ms)
+
+    monkeypatch.setattr(CronSchedule, "next", counted)
+    plans = [ask(make_job(cron("* * * * *"), name=f"job-{n}"), START, START + DAY + 1 + n) for n in range(50)]
+    assert {tuple(item.count for item in found.ranges) for found in plans if found} == {(1_439,)}
+    assert asked < 1_440 + 50 * 50
 
 
 def test_a_job_with_a_spread_runs_one_slot_after_an_outage() -> None:
