@@ -8,7 +8,7 @@ import click
 
 from anarchon_tasks.cli._options import json_option, store_options
 from anarchon_tasks.cli._output import length, print_json, print_table
-from anarchon_tasks.cli._store import check_known, reading
+from anarchon_tasks.cli._store import find_job, reading
 from anarchon_tasks.model import iso
 from anarchon_tasks.reader import HISTORY_LIMIT
 
@@ -34,7 +34,7 @@ def history(*, job: str, limit: int, store: str | None, prefix: str | None, tabl
     with reading(store=store, prefix=prefix, table=table) as reader:
         runs = reader.history(job, limit=limit)
         if not runs:
-            check_known(reader, job)
+            find_job(reader, job)  # says so when there is none
     if as_json:
         print_json([run.to_json() for run in runs])
     elif runs:

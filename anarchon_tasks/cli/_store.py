@@ -71,16 +71,6 @@ def find_job(reader: Reader, name: str) -> StoredJob:
     raise UnknownJob(f"the store knows no job named {name!r}{_similar(name, [job.name for job in stored])}")
 
 
-def check_known(reader: Reader, name: str) -> None:
-    """Raise when the store knows no job of that name.
-
-    Raises:
-        UnknownJob: It knows none.
-
-    """
-    find_job(reader, name)
-
-
 def _similar(name: str, names: list[str]) -> str:
     if not names:
         return ": it knows no jobs at all; check --prefix or --table, and that a scheduler has run"
