@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 from anarchon_tasks import events
 from anarchon_tasks._backoff import Backoff
 from anarchon_tasks._loops.outages import Outages
-from anarchon_tasks.errors import StoreUnavailable
+from anarchon_tasks.errors import StoreError, StoreUnavailable
 from anarchon_tasks.jobs import DAY_MS
 from anarchon_tasks.model import Reason, RunRef, Status, Trigger
 from anarchon_tasks.planning import next_due, plan
 from anarchon_tasks.stores.base import Claim, ClaimAnswer, ClaimKind
+from anarchon_tasks.stores.rules import overlapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from anarchon_tasks.tracking import Tracking
 
 logger = logging.getLogger("anarchon_tasks.scheduler")
+
+SOONEST_MS, LATEST_MS = 50, 1_000
+"""A slot that waits for a run of its job asks again after a twentieth of its period, within these bounds."""
 
 PUT_OFF_S = 60.0
 NO_FLOOR = -1
@@ -219,6 +223,7 @@ class Claimer:
             due_ms=planned.due_ms,
             latest_ms=planned.latest_ms,
             floor=row.floor or 0,
+            gap_ms=planned.gap_ms,
             ranges=planned.ranges,
             tracked=self._tracking.tracked(row.job),
             late_reason=self._why_late(row, planned.latest_ms),
@@ -254,8 +259,11 @@ class Claimer:
         sent = self._clock.monotonic()
         try:
             reply = self._link.call(self._link.store.claim, [ask.claim for ask in asked])
-        except StoreUnavailable:
+        except StoreError:  # repeated with the same ids, whatever the store has against it at the moment
             self._unanswered = asked
+            raise
+        except Exception:
+            self._put_back(asked)
             raise
         self._unanswered = []
         won: list[WonRun] = []
@@ -273,6 +281,14 @@ class Claimer:
                 self._put_off[ask.claim.ref] = self._clock.monotonic() + PUT_OFF_S
         if won:
             self._dispatch.publish(won)
+
+    def _put_back(self, asked: list[_Asked]) -> None:
+        """Ask again for each job later: a defect met by one batch must not end the jobs in it."""
+        now = self._link.time.now_ms()
+        for ask in asked:
+            ask.row.failures += 1
+            if not ask.recovery and self._rows.get(ask.row.job.name) is ask.row:
+                self._wake_at(ask.row, now + int(self._backoff.seconds(ask.row.failures) * 1000))
 
     def _tell_won(self, ask: _Asked, answer: ClaimAnswer) -> None:
         kind = events.TookOver if ask.recovery else events.Won
@@ -305,8 +321,13 @@ class Claimer:
                 row.floor = None
                 return
             case ClaimKind.WAIT:
-                lateness = now - ask.claim.due_ms
-                self._wake_at(row, min(max(answer.until, now + 50), now + min(1_000, 50 + lateness // 10)))
+                soon = min(max(ask.gap_ms // 20, SOONEST_MS), LATEST_MS)
+                self._wake_at(row, now + min(max(answer.until - now, SOONEST_MS), soon))
+                return
+            case ClaimKind.MOVED if answer.floor < ask.claim.floor:
+                # The store came back older than it was; what is settled here must not run again.
+                self._register(row.job, row.floor)
+                row.floor = None
                 return
             case ClaimKind.EARLY:
                 self._wake_at(row, max(answer.until, now + 1))
@@ -321,7 +342,8 @@ class Claimer:
         logger.error("a claim of job %r failed: %s", job.name, answer.error, extra=_extra("claim", job))
 
     def _tell_settled(self, ask: _Asked, answer: ClaimAnswer | None = None) -> None:
-        for item in ask.claim.ranges:
+        skipped = answer is not None and answer.kind is ClaimKind.OVERLAP
+        for item in map(overlapped, ask.claim.ranges) if skipped else ask.claim.ranges:
             self._settled(ask.row.job, item.first, item.last, item.count, item.status, item.reason)
         if answer is not None:
             late = answer.kind is ClaimKind.LATE

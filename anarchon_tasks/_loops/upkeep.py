@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,13 @@ class Every:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Unregistered:
+    job: Job
+    floor: int | None
+    at: float
+
+
 class Upkeep:
     """Renews, registers, refreshes, recovers, repairs: each in batches, each at its own pace."""
 
@@ -77,8 +84,8 @@ class Upkeep:
         self._registered = registered
         self._recover = recover
         self._lock = threading.Lock()
-        self._unregistered: dict[str, tuple[Job, int | None]] = {}
-        self._failed: dict[str, tuple[Job, int | None]] = {}
+        self._unregistered: dict[str, _Unregistered] = {}
+        self._failed: dict[str, _Unregistered] = {}
         """Jobs that the store would not register; they are tried again in the next round of repairs."""
         self._forget: set[str] = set()
         self._recover_limit = RECOVER_LIMIT
@@ -89,9 +96,9 @@ class Upkeep:
         self._clock = clock
 
     def register(self, job: Job, floor: int | None) -> None:
-        """Make a job known to the store soon; with the floor that is known here, should the store know none."""
+        """Make a job known to the store soon; with the floor that is known here, should the store have lost it."""
         with self._lock:
-            self._unregistered[job.name] = (job, floor)
+            self._unregistered[job.name] = _Unregistered(job, floor, self._clock.monotonic())
             self._failed.pop(job.name, None)
             self._forget.discard(job.name)
 
@@ -161,9 +168,9 @@ class Upkeep:
             page = list(islice(self._unregistered.values(), PAGE))
         if not page:
             return False
-        reply = self._link.call(self._link.store.register, [_definition(job, floor) for job, floor in page])
+        reply = self._link.call(self._link.store.register, [self._definition(entry) for entry in page])
         for entry, answer in zip(page, reply.answers, strict=True):
-            job = entry[0]
+            job = entry.job
             self._answered(entry, failed=answer.error is not None)
             if answer.error is not None:
                 logger.error("job %r could not be registered, it is tried again: %s", job.name, answer.error)
@@ -172,9 +179,14 @@ class Upkeep:
         with self._lock:
             return bool(self._unregistered)
 
-    def _answered(self, entry: tuple[Job, int | None], *, failed: bool) -> None:
+    def _definition(self, entry: _Unregistered) -> Definition:
+        """Say since when this instance answers for the job: what was due since then is owed, however long it took."""
+        waited_ms = int((self._clock.monotonic() - entry.at) * 1000)
+        return replace(entry.job.definition(), floor=entry.floor, since=self._link.time.now_ms() - waited_ms)
+
+    def _answered(self, entry: _Unregistered, *, failed: bool) -> None:
         """Take a job off the list, unless it was removed or changed while the store was asked."""
-        name = entry[0].name
+        name = entry.job.name
         with self._lock:
             if self._unregistered.get(name) is entry:
                 del self._unregistered[name]
@@ -199,7 +211,3 @@ class Upkeep:
         page = [self._to_repair.popleft() for _ in range(min(self._repair_page, len(self._to_repair)))]
         if page:
             self._link.call(self._link.store.repair, page)
-
-
-def _definition(job: Job, floor: int | None) -> Definition:
-    return replace(job.definition(), floor=floor)

@@ -111,6 +111,7 @@ def _claim(ask: Claim, policy: int) -> list[object]:
         ask.late_reason,
         ask.queue_begun_ms,
         ask.trigger,
+        ask.gap_ms,
     ]
 
 
@@ -193,7 +194,7 @@ def finish(end: Finish) -> list[object]:
 def definition(item: Definition) -> list[object]:
     """Write a definition: for the account, and as readers get it back."""
     readers = dumps([item.fingerprint, item.document]).decode("utf-8", _LONE_SURROGATES)
-    return [job_key(item.name), item.name, item.fingerprint, item.floor, readers]
+    return [job_key(item.name), item.name, item.fingerprint, item.floor, readers, item.since]
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

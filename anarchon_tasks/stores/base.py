@@ -44,7 +44,9 @@ class Definition:
     document: str
     """JSON text: schedule, zone, target, queue, options. No arguments of tasks."""
     floor: int | None = None
-    """For a store that lost its data: the highest slot that this instance knows to be on the account."""
+    """The highest slot that this instance knows to be on the account, should the store have lost what it knew."""
+    since: int | None = None
+    """Since when this instance answers for the job: the floor of a job that the store does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,8 @@ class Claim:
     """Not to be claimed for a first start after."""
     floor: int
     """The job's floor as the caller last saw it."""
+    gap_ms: int = 86_400_000
+    """The time from this slot to the job's next one."""
     ranges: tuple[SlotRange, ...] = ()
     """What becomes of the slots between that floor and this slot."""
     tracked: bool = True

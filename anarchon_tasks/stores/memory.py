@@ -120,7 +120,7 @@ class MemoryStore:
         """Make jobs known."""
         reply = self._each(definitions, lambda d: d.name, rules.register)
         with self._lock:
-            self._definitions.update((d.name, replace(d, floor=None)) for d in definitions)
+            self._definitions.update((d.name, replace(d, floor=None, since=None)) for d in definitions)
         return reply
 
     def forget(self, names: Sequence[str]) -> Reply[bool]:

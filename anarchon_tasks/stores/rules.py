@@ -7,7 +7,7 @@ not be left out, and what breaks without it, is explained in `docs/explanation/p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from anarchon_tasks.model import OPEN, Reason, Run, RunRef, Status, Trigger
@@ -188,10 +188,11 @@ def register(account: Account, definition: Definition, now: int) -> Registered:
     job = account.job
     changed = job.fingerprint != definition.fingerprint
     if job.floor is None:
-        job.floor = now if definition.floor is None else min(definition.floor, now)
+        known = definition.floor if definition.floor is not None else definition.since
+        job.floor = now if known is None else min(known, now)
         job.registered_at = now
-    elif changed:
-        job.floor = max(job.floor, now)
+    else:
+        job.floor = max(job.floor, now if changed else min(definition.floor or 0, now))
     if changed:
         job.fingerprint, job.changed_at = definition.fingerprint, now
     return Registered(floor=job.floor, changed=changed)
@@ -263,6 +264,8 @@ def _claim_new(account: Account, ask: Claim, floor: int, now: int) -> ClaimAnswe
     if in_the_way is not None:
         kind, other = in_the_way
         if kind is ClaimKind.OVERLAP:
+            # What would have been superseded if this slot had won shares its fate.
+            ask = replace(ask, ranges=tuple(overlapped(item) for item in ask.ranges))
             _settle_ranges(account, ask)
             _settle(account, ask, state, kind, Reason.OVERLAP, now)
         return _answer(account, kind, other, max(other.lease_until, other.not_before, now))
@@ -280,11 +283,11 @@ def _in_the_way(
 ) -> tuple[ClaimKind, RunState] | None:
     """Find the open run that keeps this slot from starting, and whether the slot waits for it or is skipped.
 
-    A run that was under way when the slot was due makes the slot an overlap. One that was not, because an outage or a
-    killed scheduler delayed it, only makes the slot wait: that delay is ours, not the job's. A slot that would settle
-    older ones as superseded waits too, since only a slot that wins may supersede.
+    A run that would still be under way when the slot was due, had it been on time itself, makes the slot an overlap.
+    One that would not, because an outage or a killed scheduler delayed it, makes the slot wait: that delay is ours,
+    not the job's. But a run that takes half of the time between two slots leaves no time to catch up in, and what
+    waits for it is skipped, or the job would stay late for ever.
     """
-    supersedes = any(r.reason is Reason.SUPERSEDED for r in ask.ranges)
     overlaps: tuple[ClaimKind, RunState] | None = None
     for other in account.open_runs():
         both_scheduled = ask.trigger is Trigger.SCHEDULE and other.trigger is Trigger.SCHEDULE
@@ -293,11 +296,18 @@ def _in_the_way(
             superseded.append(other)
         elif not (_exclusive(ask) or older):
             continue
-        elif supersedes or other.first_enqueued_at is None or other.first_enqueued_at > ask.due_ms:
+        elif not _overlaps(ask, other, now):
             return ClaimKind.WAIT, other
         else:
             overlaps = overlaps or (ClaimKind.OVERLAP, other)
     return overlaps
+
+
+def _overlaps(ask: Claim, other: RunState, now: int) -> bool:
+    if other.first_enqueued_at is None:
+        return False
+    took = now - other.first_enqueued_at
+    return other.due + took > ask.due_ms or 2 * took >= ask.gap_ms
 
 
 def _exclusive(ask: Claim) -> bool:
@@ -413,6 +423,13 @@ def _joined(account: Account, ask: Claim, status: Status, reason: Reason) -> boo
     joined = SlotRange(first=first, last=ask.ref.slot, count=before.count + 1, status=status, reason=reason)
     _record_range(account, ask, joined)
     return True
+
+
+def overlapped(item: SlotRange) -> SlotRange:
+    """Return what becomes of a stretch when the slot that would have superseded it is itself skipped."""
+    if item.reason is not Reason.SUPERSEDED:
+        return item
+    return replace(item, status=Status.SKIPPED, reason=Reason.OVERLAP)
 
 
 def _settle_ranges(account: Account, ask: Claim) -> None:

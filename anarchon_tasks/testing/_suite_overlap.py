@@ -28,7 +28,7 @@ class OverlapTests:
         lab.pass_ms(2)
         slot = lab.now()
         between = SlotRange(first=slot - 1, last=slot - 1, count=1, status=Status.MISSED, reason=Reason.TOO_LATE)
-        ask = lab.ask(replace(lab.ref(0), slot=slot), ranges=(between,))
+        ask = lab.ask(replace(lab.ref(0), slot=slot), ranges=(between,), gap_ms=1)
         [answer] = lab.claim_all([ask])
         assert (answer.kind, answer.run) == (ClaimKind.OVERLAP, lab.ref(1_000).run)
         assert lab.claim_all([ask])[0].kind is ClaimKind.OVERLAP
@@ -49,7 +49,7 @@ class OverlapTests:
         for _ in range(3):
             lab.pass_ms(2)
             slots.append(lab.now())
-            assert lab.claim(replace(lab.ref(0), slot=slots[-1])).kind is ClaimKind.OVERLAP
+            assert lab.claim(replace(lab.ref(0), slot=slots[-1]), gap_ms=1).kind is ClaimKind.OVERLAP
         [stretch, running] = lab.history()
         assert (stretch.first_slot, stretch.slot, stretch.count) == (slots[0], slots[-1], 3)
         assert (stretch.status, stretch.reason) == (Status.SKIPPED, Reason.OVERLAP)

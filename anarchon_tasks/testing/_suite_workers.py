@@ -250,7 +250,7 @@ class RetryTests:
         lab.job()
         assert lab.park(lab.ref(1_000), lab.running(lab.ref(1_000)).token)
         lab.pass_ms(2)
-        assert lab.claim(replace(lab.ref(0), slot=lab.now())).kind is ClaimKind.OVERLAP
+        assert lab.claim(replace(lab.ref(0), slot=lab.now()), gap_ms=1).kind is ClaimKind.OVERLAP
 
     def test_lost_retry(self, adapter: StoreAdapter) -> None:
         """A retry whose message never came back is followed by the next attempt."""

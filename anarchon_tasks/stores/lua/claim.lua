@@ -18,7 +18,7 @@ end
 local function ask_from(v)
   return {
     run = v[2], slot = v[3], claim_id = v[4], instance = v[5], policy = POLICIES[v[6] + 1], due = v[7], latest = v[8],
-    floor = v[9], ranges = v[10], tracked = v[11], late_reason = v[12], queue_begun = v[13], trigger = v[14],
+    floor = v[9], ranges = v[10], tracked = v[11], late_reason = v[12], queue_begun = v[13], trigger = v[14], gap = v[15],
   }
 end
 
@@ -92,11 +92,16 @@ local function grant(account, state, ask)
   put(account, state)
 end
 
--- Find the open run that keeps this slot from starting: `wait` for it when it was delayed by us, `overlap` when it was
--- under way as the slot was due. Claims that never started and are past coalescing are added to `superseded`.
+-- Whether a run would still be under way when the slot was due, had it been on time itself; or takes so long that there
+-- is no time to catch up in.
+local function overlaps(ask, other)
+  if not other.first_enqueued_at then return false end
+  local took = NOW - other.first_enqueued_at
+  return other.due + took > ask.due or 2 * took >= ask.gap
+end
+
+-- Find the open run that keeps this slot from starting: `wait` for one that only we delayed, else `overlap`. Claims that never started and are past coalescing are added to `superseded`.
 local function in_the_way(account, ask, superseded)
-  local supersedes = false
-  for i = 1, #ask.ranges do supersedes = supersedes or ask.ranges[i][5] == 'superseded' end
   local alone = exclusive(ask)
   -- Beside others, only claims can matter, and a job may have thousands of runs in its queue.
   local others = open_runs(account, not alone and function(text) return string.sub(text, 3, 9) == 'claimed' end)
@@ -108,7 +113,7 @@ local function in_the_way(account, ask, superseded)
     if older and other.lease_until <= NOW and NOW > other.due + ask.policy.coalesce then
       superseded[#superseded + 1] = other
     elseif alone or older then
-      if supersedes or not other.first_enqueued_at or other.first_enqueued_at > ask.due then return 'wait', other end
+      if not overlaps(ask, other) then return 'wait', other end
       overlap = overlap or other
     end
   end
@@ -130,6 +135,11 @@ local function claim_new(account, ask)
   local kind, other = in_the_way(account, ask, superseded)
   if kind then
     if kind == 'overlap' then
+      -- What would have been superseded if this slot had won shares its fate.
+      for i = 1, #ask.ranges do
+        local range = ask.ranges[i]
+        if range[5] == 'superseded' then range[4], range[5] = 'skipped', 'overlap' end
+      end
       settle_ranges(account, ask)
       settle(account, ask, state, kind, 'overlap')
     end

@@ -2,20 +2,21 @@
 --
 -- register: make jobs known.
 --
--- Guarantees: a new job, and one whose fingerprint changed, owes no slot of before; a job that the store lost gets the
--- floor that the caller still knows.
+-- Guarantees: a new job owes no slot of before its instance, one whose fingerprint changed none of before the change; a
+-- job of which the store lost something gets the floor that the caller still knows.
 local function register(item)
   local job, name, fingerprint, floor, definition = item[1], item[2], item[3], some(item[4]), item[5]
+  local since = some(item[6])
   local state_key = key_of(job, 'state')
   local got = redis.call('HMGET', state_key, 'floor', 'fingerprint')
   local had = tonumber(got[1])
   local changed = (got[2] or '') ~= fingerprint
   local new = had
   if not had then
-    new = floor and math.min(floor, NOW) or NOW
+    new = math.min(floor or since or NOW, NOW)
     redis.call('HSET', state_key, 'registered_at', int(NOW))
-  elseif changed then
-    new = math.max(had, NOW)
+  else
+    new = math.max(had, changed and NOW or math.min(floor or 0, NOW))
   end
   redis.call('HSET', PREFIX .. 'jobs', name, definition)
   if changed then redis.call('HSET', state_key, 'fingerprint', fingerprint, 'changed_at', int(NOW)) end

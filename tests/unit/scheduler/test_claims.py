@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anarchon_tasks import events
-from anarchon_tasks.model import Reason, Status
+from anarchon_tasks.errors import StoreError
+from anarchon_tasks.model import Reason, RunRef, Status
 from anarchon_tasks.schedules import cron, every
 from anarchon_tasks.stores.base import Claim, ClaimAnswer, ClaimKind, Reply
 from anarchon_tasks.stores.memory import MemoryStore
@@ -19,6 +21,8 @@ from tests.unit.scheduler.kit import DAY, HOUR, MINUTE, SECOND, START, Instance,
 
 if TYPE_CHECKING:
     from anarchon_tasks.jobs import Job
+    from anarchon_tasks.publishing import Envelope
+    from anarchon_tasks.stores.base import BeginAnswer
 
 
 class Broken:
@@ -305,24 +309,46 @@ def test_sidekiq_cron_111_an_empty_store_is_filled_again(world: World) -> None:
     assert [d.name for d in world.store.definitions().answers] == ["job"]
 
 
+def lose_the_last_writes(world: World) -> None:
+    """Let the store forget slot 10 and its floor, as a failover or an old snapshot may; slot 20 runs and is known."""
+    account = world.store._accounts["job"]
+    account.job.floor = START
+    account.drop(RunRef("job", START + 10 * SECOND))
+    account.history.clear()
+
+
 def test_taking_over_a_run_above_the_floor_leaves_no_slot_unaccounted(world: World) -> None:
     """A failover lost a slot, and a worker brought the next one back and died: both end up on the account."""
     world.store.announce("w", {"celery": 0})
-    instance = world.instance().add(make_job(coalesce_after="5m", max_late="5m"))
+    job = make_job(coalesce_after="5m", max_late="5m")
+    first = world.instance().add(job)
     world.run(10)
-    world.finish(instance.publisher.sent[0], world.begin(instance.publisher.sent[0]), Status.SUCCEEDED)
+    world.finish(first.publisher.sent[0], world.begin(first.publisher.sent[0]), Status.SUCCEEDED)
     world.run(10)
-    world.begin(instance.publisher.sent[1])
-    account = world.store._accounts["job"]
-    account.job.floor = START
-    account.drop(instance.publisher.sent[0].ref)
-    account.history.clear()
+    world.begin(first.publisher.sent[1])
+    world.instances.remove(first)
+    lose_the_last_writes(world)
+    heir = world.instance().add(job)
     world.run(35)
-    again = instance.publisher.sent[2]
+    again = heir.publisher.sent[0]
     assert (again.ref.slot, again.attempt) == (START + 20 * SECOND, 2)
     world.finish(again, world.begin(again), Status.SUCCEEDED)
     world.run(2)
     assert [run.slot for run in world.history()][:1] == [START + 10 * SECOND]
+
+
+def test_a_store_that_came_back_older_runs_no_settled_slot_again(world: World) -> None:
+    """A store restored from an old snapshot learns from a live instance what was settled since: nothing runs twice."""
+    world.store.announce("w", {"celery": 0})
+    instance = world.instance().add(make_job(coalesce_after="5m", max_late="5m"))
+    for place in range(2):
+        world.run(10)
+        envelope = instance.publisher.sent[place]
+        world.finish(envelope, world.begin(envelope), Status.SUCCEEDED)
+    lose_the_last_writes(world)
+    world.run(15)
+    assert instance.publisher.slots == [START + n * 10 * SECOND for n in (1, 2, 3)]
+    assert world.store._accounts["job"].job.floor == START + 30 * SECOND
 
 
 def test_a_claim_that_fails_alone_is_asked_again_with_pauses(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -496,3 +522,73 @@ def test_reasons_name_absence_and_overlap(world: World) -> None:
     assert instance.scheduler._claimer._why_late(row, START - 1) is Reason.NO_INSTANCE
     row.waiting = True
     assert instance.scheduler._claimer._why_late(row, START + 1) is Reason.OVERLAP
+
+
+@pytest.mark.parametrize("error", [StoreError("NOAUTH Authentication required."), RuntimeError("a defect")])
+def test_a_store_that_refuses_for_a_while_ends_no_job(world: World, error: Exception) -> None:
+    """An error that is no outage, met by the claims of a few seconds, does not silence the jobs that were due then."""
+    instance = world.instance().add(make_job(track=False))
+    world.run(10)
+    real = world.store.claim
+
+    def refuse(_: object) -> Reply[ClaimAnswer]:
+        raise error
+
+    world.store.claim = refuse  # type: ignore[method-assign, assignment]
+    for _ in range(48):
+        with suppress(type(error)):  # the loop logs it and comes again
+            world.run(0.25)
+    world.store.claim = real  # type: ignore[method-assign]
+    world.run(40)
+    assert instance.publisher.slots == [START + n * 10 * SECOND for n in range(1, 7)]
+
+
+@pytest.mark.parametrize("body_ms", [2_000, 900])
+def test_a_job_that_is_busy_most_of_the_time_does_not_stay_late(world: World, body_ms: int) -> None:
+    """After a pause of ours it skips what it has no time to catch up with, and is on time again."""
+    world.store.announce("w", {"celery": 0})
+    instance = world.instance().add(make_job("1s"))
+    world.run(1)
+    world.pass_time("6s")  # nobody schedules
+    late: list[int] = []
+    running: tuple[Envelope, BeginAnswer, int] | None = None
+    for _ in range(120):
+        world.run(0.25)
+        if running is not None and world.now - running[2] >= body_ms:
+            assert world.finish(running[0], running[1], Status.SUCCEEDED)
+            running = None
+        if running is None and len(instance.publisher.sent) > len(late):
+            envelope = instance.publisher.sent[len(late)]
+            running = envelope, world.begin(envelope), world.now
+            late.append(world.now - envelope.ref.slot)
+    assert max(late) > 4_000, "the pause made runs late"
+    assert max(late[-5:]) <= 1_000
+
+
+def test_quick_runs_catch_up_after_a_pause_of_ours(world: World) -> None:
+    """A short pause of an every-second job drops nothing: its quick runs are made up for, oldest first."""
+    world.store.announce("w", {"celery": 0})
+    instance = world.instance().add(make_job("1s"))
+    world.run(1)
+    done = 1
+    [first] = instance.publisher.sent
+    world.finish(first, world.begin(first), Status.SUCCEEDED)
+    world.pass_time("6s")
+    for _ in range(240):
+        world.run(0.05, step=0.05)
+        for envelope in instance.publisher.sent[done:]:
+            assert world.finish(envelope, world.begin(envelope), Status.SUCCEEDED)
+            done += 1
+    assert {status for status, _, _ in world.account()} == {"succeeded"}
+    assert instance.publisher.slots == [START + n * SECOND for n in range(1, len(instance.publisher.slots) + 1)]
+
+
+def test_a_job_first_seen_while_the_store_is_away_owes_what_was_due_since(world: World) -> None:
+    """A scheduler that starts before its store loses no slot of a new job within `max_late`."""
+    instance = world.instance()
+    instance.store.down = True
+    instance.add(make_job(track=False, max_late="10m", coalesce_after="5m"))
+    world.run(35)
+    instance.store.down = False
+    world.run(12)
+    assert instance.publisher.slots == [START + n * 10 * SECOND for n in (1, 2, 3, 4)]
