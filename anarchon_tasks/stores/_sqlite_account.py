@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from anarchon_tasks.model import Status
 from anarchon_tasks.stores import _sqlite_rows as rows
 from anarchon_tasks.stores.rules import JobState, RunState
 
@@ -76,10 +77,17 @@ class Account:
             self.rows[ref] = row
         return rows.row_state(row) if row is not None else None
 
-    def open_runs(self) -> Iterable[RunState]:
-        """Return the runs that have not ended, lowest slot first."""
-        alive = [(ref, row) for ref, row in self.rows.items() if row is not None and row[rows.WAKE] is not None]
-        return [rows.row_state(row) for _, row in sorted(alive)] if alive else []
+    def open_runs(self, *, claimed: bool = False) -> Iterable[RunState]:
+        """Return the runs that have not ended, lowest slot first; or only those that an instance holds a claim of."""
+        alive = [row for row in self._open() if not claimed or row[rows.STATUS] == Status.CLAIMED]
+        return [rows.row_state(row) for row in sorted(alive, key=rows.row_ref)]
+
+    def open_count(self) -> int:
+        """Return how many runs have not ended."""
+        return sum(1 for _ in self._open())
+
+    def _open(self) -> Iterable[rows.Row]:
+        return (row for row in self.rows.values() if row is not None and row[rows.WAKE] is not None)
 
     def put(self, state: RunState) -> None:
         """Store a run's state, new or changed."""

@@ -10,6 +10,7 @@ from anarchon_tasks.stores.rules import JobState, RunState
 
 Row: TypeAlias = tuple[Any, ...]
 
+STATUS = 4
 WAKE = -1
 """Where a row of a state says when its lease is over; None for an ended run."""
 

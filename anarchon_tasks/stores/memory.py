@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from anarchon_tasks.clock import Clock, SystemClock
+from anarchon_tasks.model import OPEN, Status
 from anarchon_tasks.stores import rules
 from anarchon_tasks.stores.base import (
     Beat,
@@ -53,8 +54,12 @@ class _Account:
         state = self.states.get(ref)
         return replace(state) if state is not None else None
 
-    def open_runs(self) -> Iterable[rules.RunState]:
-        return [replace(state) for _, state in sorted(self.states.items()) if state.open]
+    def open_runs(self, *, claimed: bool = False) -> Iterable[rules.RunState]:
+        wanted = {Status.CLAIMED} if claimed else OPEN
+        return [replace(state) for _, state in sorted(self.states.items()) if state.status in wanted]
+
+    def open_count(self) -> int:
+        return sum(state.open for state in self.states.values())
 
     def put(self, state: rules.RunState) -> None:
         self.states[state.ref] = replace(state)

@@ -144,8 +144,12 @@ class Account(Protocol):
         """Return a run's state."""
         ...
 
-    def open_runs(self) -> Iterable[RunState]:
-        """Return the runs that have not ended, lowest slot first."""
+    def open_runs(self, *, claimed: bool = False) -> Iterable[RunState]:
+        """Return the runs that have not ended, lowest slot first; or only those that an instance holds a claim of."""
+        ...
+
+    def open_count(self) -> int:
+        """Return how many runs have not ended."""
         ...
 
     def put(self, state: RunState) -> None:
@@ -289,7 +293,8 @@ def _in_the_way(
     waits for it is skipped, or the job would stay late for ever.
     """
     overlaps: tuple[ClaimKind, RunState] | None = None
-    for other in account.open_runs():
+    # Beside others, only claims can matter, and a job may have thousands of runs in its queue.
+    for other in account.open_runs(claimed=not _exclusive(ask)):
         both_scheduled = ask.trigger is Trigger.SCHEDULE and other.trigger is Trigger.SCHEDULE
         older = both_scheduled and other.unstarted_claim and other.ref.slot < ask.ref.slot
         if older and other.lease_until <= now and now > other.due + ask.policy.coalesce_ms:
@@ -457,7 +462,7 @@ def _raise_floor(account: Account, ask: Claim) -> None:
 
 def _trim(account: Account, policy: Policy, now: int) -> None:
     """Drop the oldest ended states, a few per step; open ones at the bottom do not stop it."""
-    limit = TRIM_STEP + sum(1 for _ in account.open_runs())
+    limit = TRIM_STEP + account.open_count()
     for state in list(account.oldest(below=now - policy.keep_ms, limit=limit)):
         if not state.open:
             account.drop(state.ref)

@@ -12,8 +12,8 @@ import pytest
 
 from anarchon_tasks.errors import ConfigError, StoreError, StoreFormatError, StoreUnavailable
 from anarchon_tasks.model import RunRef, Status
-from anarchon_tasks.stores import _sql
-from anarchon_tasks.stores.base import Begin, BeginKind, ClaimKind, Definition, Delivered
+from anarchon_tasks.stores import _sql, _sqlite_rows
+from anarchon_tasks.stores.base import Begin, BeginKind, ClaimKind, Definition, Delivered, Overlap, Policy
 from anarchon_tasks.stores.sqlite import SqliteStore
 from anarchon_tasks.testing import Lab, ManualClock
 from tests.contract.test_sqlite import SqliteAdapter
@@ -21,6 +21,8 @@ from tests.contract.test_sqlite import SqliteAdapter
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from anarchon_tasks.stores.rules import RunState
 
 
 @pytest.fixture
@@ -295,6 +297,26 @@ def test_open_run_stands_in_place_of_its_entry(adapter: SqliteAdapter) -> None:
     begun = lab.running(ref)
     lab.finish(ref, begun.token)
     assert [r.status for r in lab.history()] == [Status.SUCCEEDED]
+
+
+def test_a_claim_beside_many_waiting_runs_does_not_read_them_all(
+    adapter: SqliteAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job whose runs may overlap can have thousands in its queue: only claims of it are looked at."""
+    lab, policy = Lab(adapter), Policy(overlap=Overlap.ALLOW)
+    lab.job()
+    for ago_ms in range(9_000, 8_900, -1):
+        lab.waiting(lab.ref(ago_ms), policy=policy)
+    decoded, real = 0, _sqlite_rows.row_state
+
+    def counted(row: _sqlite_rows.Row) -> RunState:
+        nonlocal decoded
+        decoded += 1
+        return real(row)
+
+    monkeypatch.setattr(_sqlite_rows, "row_state", counted)
+    lab.won(lab.ref(1_000), policy=policy)
+    assert decoded < 10
 
 
 def test_statements_have_names() -> None:
