@@ -27,7 +27,10 @@ class Envelope:
     header: Header
     due_ms: int
     expires_ms: int | None = None
-    """Not to be started after this instant. Only on the first publish of a first attempt."""
+    """Not to be started after this instant. Only of a first attempt that nobody tracks: the begin of a tracked run is
+    refused by the store when it is too late."""
+    now_ms: int = 0
+    """The store's time when the run was won."""
 
 
 class Sent(StrEnum):

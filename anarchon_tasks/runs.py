@@ -239,8 +239,10 @@ class Keeper:
             sent = self._clock.monotonic()
             try:  # after an outage, also one in the middle of this, the live workers beat first
                 answers = self._link.call(self.store.begin, [replace(ask, takeover=not self._link.in_grace)]).answers
-            except StoreUnavailable:
+            except StoreError as error:
                 failures += 1
+                if failures == 1 and not isinstance(error, StoreUnavailable):
+                    logger.error("beginning a run of %r is tried again: %s", ask.ref.job, error)  # noqa: TRY400
             else:
                 return sent, answers[0]
             pause = backoff.seconds(failures)
@@ -277,7 +279,7 @@ class Keeper:
         item = Park(ref=run.ref, token=run.token, eta_ms=eta_ms, start_timeout_ms=run.header.start_timeout_ms)
         try:
             return self._link.call(self.store.park, [item]).answers[0]
-        except StoreUnavailable:
+        except StoreError:
             return False
 
     def finish(
@@ -343,7 +345,7 @@ class Keeper:
         )
         try:
             return self.store.finish([end]).answers[0]
-        except StoreUnavailable as problem:
+        except StoreError as problem:
             logger.warning("the end of a run could not be reported, its lease will tell: %s", problem)
             return False
 
@@ -411,7 +413,7 @@ class Keeper:
                 self.store.beat,
                 [Beat(ref=run.ref, token=run.token, lease_ms=int(run.lease_s * 1000)) for run in runs],
             ).answers
-        except StoreUnavailable:
+        except StoreError:
             return
         refused: list[CurrentRun] = []
         with self._lock:

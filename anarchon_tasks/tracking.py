@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from anarchon_tasks.jobs import DAY_MS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -22,9 +24,10 @@ class Tracking:
         self.enabled = enabled
         self._notes: dict[str, QueueNote] = {}
 
-    def learn(self, notes: Iterable[tuple[str, QueueNote]]) -> None:
-        """Take over what the store knows of the queues."""
-        self._notes = dict(notes)
+    def learn(self, notes: Iterable[tuple[str, QueueNote]], *, now_ms: int) -> None:
+        """Take over what the store knows of the queues, and keep what it has lost since, for a day."""
+        kept = {queue: note for queue, note in self._notes.items() if note.announced_ms > now_ms - DAY_MS}
+        self._notes = kept | dict(notes)
 
     def tracked(self, job: Job) -> bool:
         """Whether the job's runs are tracked."""

@@ -82,10 +82,7 @@ class Dispatch:
         if now < self._probe_at:
             return False
         self._probe_at = now + PROBE_EVERY_S
-        if self._publisher.probe() is not None:
-            return False
-        self._broker.answered()
-        return True
+        return self._publisher.probe() is None  # whether it takes messages, too, the next one shows
 
     # --- publish -----------------------------------------------------------------------------------------------------
 
@@ -110,7 +107,8 @@ class Dispatch:
             heartbeat_ms=options.heartbeat_ms or 0,
             start_timeout_ms=job.start_timeout_ms(gap_ms),
         )
-        first = answer.attempt == 1 and options.start_deadline_ms is not None
+        # Of a tracked run the store decides at its begin, by its own clock; the engine would ask each host's.
+        expires = answer.attempt == 1 and options.start_deadline_ms is not None and not answer.tracked
         envelope = Envelope(
             job=job,
             ref=ref,
@@ -120,7 +118,8 @@ class Dispatch:
             message_id=identity,
             header=header,
             due_ms=claim.due_ms,
-            expires_ms=claim.due_ms + (options.start_deadline_ms or 0) if first else None,
+            expires_ms=claim.due_ms + (options.start_deadline_ms or 0) if expires else None,
+            now_ms=self._link.time.now_ms(),
         )
         return WonRun(envelope, claim.policy)
 
@@ -136,6 +135,7 @@ class Dispatch:
                 left.pop(ref, None)
                 self._note(outcome, policies[ref])
                 if outcome.sent is Sent.CONFIRMED:
+                    self._broker.answered()
                     self._publish_s += SMOOTHING * (now - drawn - self._publish_s)
                 if len(self._queued) >= CHUNK or now - recorded_at >= RECORD_AFTER_S:
                     recorded_at = now

@@ -114,7 +114,8 @@ class Upkeep:
         if self._renewal.passed(RENEW_S / 2):
             self._renew()
         if not self._queues_known or self._queues_due():
-            self._tracking.learn(self._link.call(self._link.store.queues).answers)
+            reply = self._link.call(self._link.store.queues)
+            self._tracking.learn(reply.answers, now_ms=reply.now_ms)
             self._queues_known = True  # before any job is registered, and so before any claim
         more = self._register_some()
         self._forget_some()

@@ -264,12 +264,12 @@ class AnarchonScheduler(beat.Scheduler):
         return self.max_interval if job is None else to_celery(job.schedule, app=self.app)
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:  # noqa: ANN401, FBT001, FBT002 - as its base has it
-        """Send one message, and note what became of it."""
+        """Send one message, and note what became of it. An error is noted, and told once by who tries again."""
         try:
             result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - `apply_entry` would log it with a traceback, at each try
             self._sent = error
-            raise
+            return None
         self._sent = result
         return result
 

@@ -223,7 +223,7 @@ def message_of(envelope: Envelope, *, now_ms: int | None = None) -> tuple[Call, 
     }
     options |= {"task_id": envelope.message_id, "retry": False, "expires": _expires(envelope, call)}
     eta_ms = envelope.due_ms + call.countdown_ms if call.countdown_ms else 0
-    if eta_ms > (time.time_ns() // 1_000_000 if now_ms is None else now_ms):
+    if eta_ms > (envelope.now_ms if now_ms is None else now_ms):
         options["eta"] = _instant(eta_ms)
     else:
         eta_ms = 0

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("anarchon_celery.worker")
 
+AGAIN_S = 5.0
+"""After this time an announcement that the store did not hear is made again."""
+
 
 def install(
     app: Celery,
@@ -146,7 +149,8 @@ class Announce(bootsteps.StartStopStep):
             return
 
         def tell() -> None:
-            announce(installation, parent.hostname)
+            if not announce(installation, parent.hostname):
+                self._entries.append(parent.timer.call_after(AGAIN_S, tell))
 
         self._entries = [
             parent.timer.call_after(0.0, tell),
@@ -160,12 +164,15 @@ class Announce(bootsteps.StartStopStep):
             parent.timer.cancel(entry)
 
 
-def announce(installation: Installation, hostname: str) -> None:
-    """Say which queues this worker consumes. Never raises; one call of the store, with its timeout."""
+def announce(installation: Installation, hostname: str) -> bool:
+    """Say which queues this worker consumes; return whether the store heard it. Never raises."""
     queues = dict.fromkeys(installation.app.amqp.queues.consume_from, 0)
     try:
         installation.reporter.store.announce(hostname, queues)
     except AnarchonError as error:
-        logger.warning("could not announce the queues of %s, the next minute will: %s", hostname, error)
+        logger.warning("could not announce the queues of %s, it is tried again soon: %s", hostname, error)
     except Exception:
         logger.exception("could not announce the queues of %s", hostname)
+    else:
+        return True
+    return False

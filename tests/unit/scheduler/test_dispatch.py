@@ -25,12 +25,19 @@ def test_the_message_carries_what_its_worker_needs(world: World) -> None:
     instance.tick()
     (envelope,) = instance.publisher.sent
     assert envelope.message_id == message_id("cron:", envelope.ref, 1)
-    assert envelope.expires_ms == START + MINUTE + 30_000
+    assert envelope.expires_ms is None, "the store decides at the begin, by its own clock"
     header = Header.parse(envelope.header.to_text(), envelope.message_id)
     assert header is not None
     assert (header.ref.slot, header.tracked, header.token) == (START + MINUTE, True, envelope.token)
     assert (header.lease_ms, header.heartbeat_ms, header.max_attempts) == (9_000, 3_000, 5)
     assert header.start_timeout_ms == 120_000
+
+
+def test_a_message_that_nobody_tracks_expires_by_itself(world: World) -> None:
+    """Without a begin that could refuse it, only the engine can keep a stale message from starting."""
+    instance = due(world, start_deadline="30s", track=False)
+    instance.tick()
+    assert instance.publisher.sent[0].expires_ms == START + MINUTE + 30_000
 
 
 def test_a_claim_that_ran_out_before_its_publish_is_dropped(world: World) -> None:

@@ -182,9 +182,9 @@ def test_a_run_is_tracked_where_workers_report() -> None:
     tracking = Tracking(enabled=True)
     job, never = make_job(), make_job(track=False)
     assert (tracking.tracked(job), tracking.hopes_for([job]), tracking.hopes_for([never])) == (False, True, False)
-    tracking.learn([("other", QueueNote(announced_ms=1))])
+    tracking.learn([("other", QueueNote(announced_ms=1))], now_ms=1)
     assert not tracking.tracked(job)
-    tracking.learn([("celery", QueueNote(announced_ms=1, begun_ms=5))])
+    tracking.learn([("celery", QueueNote(announced_ms=1, begun_ms=5))], now_ms=1)
     assert (tracking.tracked(job), tracking.tracked(never), tracking.hopes_for([job])) == (True, False, False)
     assert (tracking.begun_ms("celery"), tracking.begun_ms("other")) == (5, 0)
 
@@ -192,7 +192,7 @@ def test_a_run_is_tracked_where_workers_report() -> None:
 def test_a_scheduler_that_tracks_nothing_hopes_for_nothing() -> None:
     """Claim-only use asks for no queues more than needed."""
     tracking = Tracking(enabled=False)
-    tracking.learn([("celery", QueueNote(announced_ms=1))])
+    tracking.learn([("celery", QueueNote(announced_ms=1))], now_ms=1)
     assert not tracking.tracked(make_job())
     assert not tracking.hopes_for([make_job()])
 
@@ -206,3 +206,14 @@ def test_pauses_double_up_to_a_bound() -> None:
     for failures, exact in ((1, 0.2), (2, 0.4), (3, 0.8), (6, 5.0), (10**6, 5.0)):
         for _ in range(20):
             assert exact * 0.8 <= backoff.seconds(failures) <= exact
+
+
+def test_a_store_that_lost_the_announcements_stops_no_tracking() -> None:
+    """What a worker once said of its queue holds for a day, also when the store has come back empty meanwhile."""
+    tracking = Tracking(enabled=True)
+    job = make_job()
+    tracking.learn([("celery", QueueNote(announced_ms=START))], now_ms=START)
+    tracking.learn([], now_ms=START + 60_000)
+    assert tracking.tracked(job)
+    tracking.learn([], now_ms=START + DAY + 1)
+    assert not tracking.tracked(job)
