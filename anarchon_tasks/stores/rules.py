@@ -421,8 +421,8 @@ def _joined(account: Account, ask: Claim, status: Status, reason: Reason) -> boo
     if ask.trigger is not Trigger.SCHEDULE:
         return False
     before = account.settled_at(ask.ref.job, ask.ranges[-1].last if ask.ranges else ask.floor)
-    if before is None or (before.status, before.reason) != (status, reason):
-        return False
+    if before is None or (before.status, before.reason) != (status, reason) or before.publishes or before.error:
+        return False  # another fate, or one with a story of its own
     account.erase(before)
     first = before.slot if before.first_slot is None else before.first_slot
     joined = SlotRange(first=first, last=ask.ref.slot, count=before.count + 1, status=status, reason=reason)

@@ -1,4 +1,8 @@
-"""The store as built, one atomic step per function: what each call answers, and the state after it."""
+"""The store as built, one atomic step per function: what each call answers, and the state after it.
+
+Time is coarse here: a run takes less than half of the time between two slots, so that a slot behind a run that only we
+delayed always waits. That longer runs let such slots be skipped is for the tests of the scheduler.
+"""
 
 from __future__ import annotations
 

@@ -69,15 +69,15 @@ local function text_of(member)
   return string.sub(member, last + 1)
 end
 
--- Remove the skipped or missed slot, or the stretch that ends with it, if it has this fate; return its count and its
--- first slot, or nil.
+-- Remove the skipped or missed slot, or the stretch that ends with it, if it has this fate and no story of its own;
+-- return its count and its first slot, or nil.
 local function take_stretch(account, slot, status, reason)
   local results = key_of(account.name, 'results')
   local beside = redis.call('ZRANGEBYSCORE', results, int(slot), int(slot))
   for i = 1, #beside do
     local v = cjson.decode(text_of(beside[i]))
     if v[4] == '' and (v[7] == 'skipped' or v[7] == 'missed') then
-      if v[7] ~= status or v[8] ~= reason then return nil end
+      if v[7] ~= status or v[8] ~= reason or v[18] > 0 or some(v[21]) then return nil end
       redis.call('ZREM', results, beside[i])
       return v[22], some(v[23]) or v[3]
     end
