@@ -92,9 +92,7 @@ def test_the_core_imports_without_any_extra() -> None:
     assert done.stdout.strip() == ""
 
 
-@pytest.mark.parametrize(
-    ("group", "name"), [("console_scripts", "anarchon"), ("celery.beat_schedulers", "anarchon")]
-)
+@pytest.mark.parametrize(("group", "name"), [("console_scripts", "anarchon"), ("celery.beat_schedulers", "anarchon")])
 def test_an_entry_point_loads(group: str, name: str) -> None:
     """What the metadata names can be imported."""
     if group.startswith("celery."):
