@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("anarchon_tasks.scheduler")
 
 LONGEST_WAIT_S = 1.0
+SAID_AGAIN_S = 60.0
+"""A refusal of the store is told again when it has not refused for so long."""
 
 
 class Stepper(Protocol):
@@ -92,18 +94,20 @@ class Loop:
     def _run(self, stopping: threading.Event, previous: threading.Thread | None) -> None:
         if previous is not None:
             previous.join()
-        backoff, failures, said = Backoff(), 0, ""
+        backoff, failures, said, since = Backoff(), 0, "", 0.0
         while not stopping.is_set():
             try:
                 pause = min(self._stepper.step(), LONGEST_WAIT_S)
-                failures, said = 0, ""
+                failures = 0
             except StoreUnavailable:
                 failures += 1
                 pause = min(backoff.seconds(failures), LONGEST_WAIT_S)
             except StoreError as error:
                 failures += 1
                 pause = backoff.seconds(failures)
-                if str(error) != said:
+                now = self._clock.monotonic()
+                silent, since = now - since > SAID_AGAIN_S, now
+                if str(error) != said or silent:  # steps that ask nothing of the store succeed in between
                     said = str(error)
                     logger.error("the store refuses, it is tried again: %s", said, extra=self._extra())  # noqa: TRY400
             except Exception:

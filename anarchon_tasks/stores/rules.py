@@ -660,6 +660,7 @@ def finish(account: Account, end: Finish, now: int) -> bool:
         account.refuse(end.ref, end.token)
         return False
     if end.status is not Status.INTERRUPTED:
+        state.enqueued_at = state.enqueued_at or now  # its message was there, faster than the record of its publish
         state.error = end.error
         _end(account, state, end.status, now, end.reason, end.history_size)
         return True

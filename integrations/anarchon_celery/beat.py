@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from celery import beat
@@ -175,7 +176,12 @@ class AnarchonScheduler(beat.Scheduler):
 
     def _read(self) -> Found:
         self._changed, self._seen = False, dict(self.schedule)
-        return self._find()
+        found = self._find()
+        for name in self._settings.jobs.keys() - found.jobs.keys() - found.errors.keys():
+            near = get_close_matches(name, found.jobs, n=1)
+            hint = f": did you mean {near[0]!r}?" if near else ", so they count for nothing"
+            logger.warning("anarchon_jobs has options for %r, and there is no job of that name%s", name, hint)
+        return found
 
     def _pass_on(self, jobs: dict[str, Job]) -> None:
         if self._runner is None:

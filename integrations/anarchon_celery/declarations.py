@@ -107,6 +107,8 @@ class Declarations:
 
     def __init__(self) -> None:
         self._all: dict[object, Declaration] = {}
+        self._again: list[Declaration] = []
+        """Declared again under a name, alike but for the task, of which nothing lazy may be asked yet."""
 
     def add(self, made: Declaration) -> None:
         """Remember a declaration. The same one again, as when a module is imported twice, changes nothing.
@@ -118,6 +120,8 @@ class Declarations:
         other = self._all.setdefault(made.key, made)
         if other != made:
             raise conflict(made.label, other.text, made.text)
+        if other.target is not made.target:
+            self._again.append(made)
 
     def __len__(self) -> int:
         return len(self._all)
@@ -133,7 +137,7 @@ class Declarations:
         """
         found = Found()
         names = Names(app)
-        for made in self._all.values():
+        for made in (*self._all.values(), *self._again):
             name = made.label
             try:
                 task = names.of(made.target)
@@ -141,7 +145,8 @@ class Declarations:
                 job = _job(made, name, task, app=app, zone=zone, options=options.get(name, {}))
                 other = found.jobs.setdefault(name, job)
                 if other != job:
-                    found.errors[name] = conflict(name, other.schedule.text, job.schedule.text)
+                    first, second = (f"{each.target} {each.schedule.text}" for each in (other, job))
+                    found.errors[name] = conflict(name, first, second)
             except ConfigError as error:
                 found.errors[name] = error
             except Exception as error:  # noqa: BLE001 - what a user's task or schedule raises spoils its own job alone

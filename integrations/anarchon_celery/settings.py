@@ -36,7 +36,7 @@ LINE = 'app.conf.anarchon_store = "redis://host:6379/1"'
 class Settings:
     """The settings of one app, checked."""
 
-    store: str | Backend | LeaseStore
+    store: str | Backend | LeaseStore = field(repr=False)
     store_options: dict[str, Any] = field(default_factory=dict)
     """The prefix or the table, where one was given."""
     from_broker: bool = False

@@ -125,6 +125,14 @@ class TestServers:
         assert own_valkey.url == f"valkey://127.0.0.1:{own_valkey.port}/0"
 
 
+def has_ended(connection: socket.socket) -> bool:
+    """Wait for the other side to end the connection, in whichever way it comes."""
+    try:
+        return connection.recv(16) == b""
+    except ConnectionResetError:
+        return True
+
+
 class TestTcpProxy:
     """The proxy is a network that breaks when told to."""
 
@@ -152,15 +160,14 @@ class TestTcpProxy:
         assert proxy.lost_replies == 1
         assert client.incr("count") == 2
 
-    def test_drop_resets_what_is_open(self, proxy: TcpProxy) -> None:
-        """Open connections are reset; a new one works."""
+    def test_drop_ends_what_is_open(self, proxy: TcpProxy) -> None:
+        """Open connections end, most with a reset; a new one works."""
         address = ("127.0.0.1", proxy.port)
         with socket.create_connection(address, timeout=5) as connection:
             connection.sendall(b"PING\r\n")
             assert connection.recv(16) == b"+PONG\r\n"
             proxy.drop()
-            with pytest.raises(ConnectionResetError):
-                connection.recv(16)
+            assert has_ended(connection)
         assert answers_ping(proxy.port)
         assert proxy.connections == 2
 

@@ -33,6 +33,7 @@ local function finish(account, state, item)
     return false
   end
   if report.status ~= 'interrupted' then
+    state.enqueued_at = state.enqueued_at or NOW    -- its message was there, faster than the record of its publish
     state.error = report.error
     end_run(account, state, report.status, report.reason, report.history)
     return true

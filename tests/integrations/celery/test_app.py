@@ -272,3 +272,26 @@ def test_a_worker_does_not_start_with_settings_that_make_no_sense() -> None:
         app.WorkController(pool="solo")
     good, _ = make()
     good.WorkController(pool="solo")
+
+
+def test_two_tasks_under_one_name_are_an_error_that_names_both() -> None:
+    """A name given twice, alike but for the task, is a mistake: neither of the two may vanish without a word."""
+    app, anarchon = make()
+
+    @anarchon.every("2s", name="nightly")
+    @app.task(shared=False, name="shop.first")
+    def first() -> None: ...
+
+    @anarchon.every("2s", name="nightly")
+    @app.task(shared=False, name="shop.second")
+    def second() -> None: ...
+
+    error = str(found(app, anarchon).errors["nightly"])
+    assert "shop.first" in error
+    assert "shop.second" in error
+
+
+def test_no_password_stands_in_the_settings() -> None:
+    """The settings are shown in consoles and logs; the store's URL, which may hold a password, is not among them."""
+    _, anarchon = make(store="redis://user:hunter2@host/0")
+    assert "hunter2" not in repr(anarchon.settings)
