@@ -80,10 +80,12 @@ class AnarchonScheduler(beat.Scheduler):
         """Read the settings and the entries; connect nothing.
 
         Raises:
-            ConfigError: There is no store, a setting makes no sense, or no entry can be used.
+            ConfigError: There is no store, or none that can be (its URL, its driver), a setting makes no sense, or no
+                entry can be used.
 
         """
         self._settings = _settings(self.app)
+        self._settings.check_store()
         self.merge_inplace(self.app.conf.beat_schedule)
         self.install_default_entries(self.schedule)
         self._news = found = self._read()

@@ -6,10 +6,11 @@ Everything here is a function of what is handed in. A setting that nobody gave s
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from anarchon_tasks.errors import ConfigError
+from anarchon_tasks.errors import ConfigError, StoreError
 from anarchon_tasks.jobs import LEASE_MS, check_timezone, lease_and_heartbeat
 from anarchon_tasks.stores import open_store
 
@@ -57,6 +58,18 @@ class Settings:
 
         """
         return open_store(self.store, **self.store_options)
+
+    def check_store(self) -> None:
+        """Refuse a store that can never be opened. Nothing connects.
+
+        Raises:
+            ConfigError: As `open_store`.
+
+        """
+        with suppress(StoreError):  # that may pass
+            store = self.open_store()
+            if self.owns_store:
+                store.close()
 
     @property
     def owns_store(self) -> bool:

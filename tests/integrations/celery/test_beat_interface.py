@@ -466,3 +466,12 @@ def test_a_replaced_apply_entry_that_sends_nothing_is_no_success(
     outcome, _ = published(scheduler, app, "one")
     assert outcome.sent is Sent.FAILED
     assert "sent nothing" in outcome.error
+
+
+@pytest.mark.parametrize("store", ["mongodb://host/0", "redis://host/0?foo=1", "nonsense"])
+def test_a_store_that_can_never_be_is_told_at_the_start(store: str) -> None:
+    """A beat that waits for a store that nobody can open would look healthy and send nothing: it does not start."""
+    app = Celery("beat", broker="memory://", set_as_current=False)
+    Anarchon(app, store=store)
+    with pytest.raises(ConfigError):
+        AnarchonScheduler(app)
