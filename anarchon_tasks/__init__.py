@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from anarchon_tasks.current import CurrentRun, current_run
     from anarchon_tasks.errors import (
         AnarchonError,
         ConfigError,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from anarchon_tasks.jobs import Job, JobOptions
     from anarchon_tasks.model import Reason, Run, RunRef, Status, Trigger
     from anarchon_tasks.reader import Reader, StoredJob
-    from anarchon_tasks.runs import CurrentRun, current_run
     from anarchon_tasks.scheduler import Scheduler
     from anarchon_tasks.schedules import Schedule, at, cron, every, explain
     from anarchon_tasks.stores import MemoryBackend, RedisBackend, SqliteBackend, ValkeyBackend
@@ -74,7 +74,7 @@ _HOMES = {
     "jobs": ("Job", "JobOptions"),
     "model": ("Reason", "Run", "RunRef", "Status", "Trigger"),
     "reader": ("Reader", "StoredJob"),
-    "runs": ("CurrentRun", "current_run"),
+    "current": ("CurrentRun", "current_run"),
     "scheduler": ("Scheduler",),
     "schedules": ("Schedule", "at", "cron", "every", "explain"),
     "stores": ("MemoryBackend", "RedisBackend", "SqliteBackend", "ValkeyBackend"),

@@ -22,9 +22,9 @@ from celery.utils.time import maybe_make_aware
 from anarchon_celery.errors import LeaseLost, StaleRun
 from anarchon_celery.installation import installation_of
 from anarchon_celery.request import RunRequest
+from anarchon_tasks.current import enter, leave
 from anarchon_tasks.header import HEADER
 from anarchon_tasks.model import Reason, Status
-from anarchon_tasks.runs import enter, leave
 from anarchon_tasks.stores.base import BeginKind, Delivered
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from contextvars import Token
 
     from anarchon_celery.installation import Installation
-    from anarchon_tasks.runs import Admission, CurrentRun
+    from anarchon_tasks.current import CurrentRun
+    from anarchon_tasks.runs import Admission
 
 logger = logging.getLogger("anarchon_celery.worker")
 

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from anarchon_tasks import events
+from anarchon_tasks.current import current_run, enter, leave
 from anarchon_tasks.errors import LeaseLost, StoreError
 from anarchon_tasks.model import Status
-from anarchon_tasks.runs import ANNOUNCE_S, ERROR_LIMIT, Keeper, current_run, enter, leave, shorten, trusted_s
+from anarchon_tasks.runs import ANNOUNCE_S, ERROR_LIMIT, Keeper, shorten, trusted_s
 from anarchon_tasks.stores.base import BeginKind
 from tests.unit.scheduler.kit import DAY, FlakyStore, World, make_job, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from anarchon_tasks.current import CurrentRun
     from anarchon_tasks.header import Header
     from anarchon_tasks.publishing import Envelope
-    from anarchon_tasks.runs import Admission, CurrentRun
+    from anarchon_tasks.runs import Admission
     from anarchon_tasks.stores.base import Delivered
 
 

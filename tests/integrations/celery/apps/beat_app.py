@@ -15,7 +15,7 @@ from celery.beat import BeatLazyFunc
 from celery.schedules import BaseSchedule, crontab, schedule
 
 from anarchon_celery import Anarchon
-from anarchon_tasks.runs import current_run
+from anarchon_tasks.current import current_run
 from anarchon_tasks.schedules import every
 
 app = Celery("beat_app", broker=os.environ["BROKER"])

@@ -20,7 +20,7 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.worker.request import Request
 
 from anarchon_celery.worker import install
-from anarchon_tasks.runs import current_run
+from anarchon_tasks.current import current_run
 from anarchon_tasks.stores import from_url
 
 BROKER = os.environ["BROKER"]
