@@ -67,7 +67,7 @@ def instant_ms(text: str, *, option: str) -> int:
         message = f"{option}={text!r} is not an instant in ISO 8601, such as 2026-10-24T00:00:00Z"
         raise ConfigError(message) from None
     if moment.utcoffset() is None:
-        message = f"{option}={text!r} names no offset: write {text.strip()}Z for UTC, or an offset such as +02:00"
+        message = f"{option}={text!r} names no offset: write {moment.isoformat()}Z for UTC, or an offset such as +02:00"
         raise ConfigError(message)
     return to_instant_ms(moment)
 
