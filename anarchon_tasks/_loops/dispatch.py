@@ -82,7 +82,10 @@ class Dispatch:
         if now < self._probe_at:
             return False
         self._probe_at = now + PROBE_EVERY_S
-        return self._publisher.probe() is None  # whether it takes messages, too, the next one shows
+        if self._publisher.probe() is not None:
+            return False
+        self._broker.answered()
+        return True
 
     # --- publish -----------------------------------------------------------------------------------------------------
 
@@ -135,7 +138,6 @@ class Dispatch:
                 left.pop(ref, None)
                 self._note(outcome, policies[ref])
                 if outcome.sent is Sent.CONFIRMED:
-                    self._broker.answered()
                     self._publish_s += SMOOTHING * (now - drawn - self._publish_s)
                 if len(self._queued) >= CHUNK or now - recorded_at >= RECORD_AFTER_S:
                     recorded_at = now
