@@ -13,6 +13,9 @@ from anarchon_tasks.stores._redis_client import Connection, translate
 from anarchon_tasks.stores._redis_codec import job_key, job_name
 from anarchon_tasks.stores.redis import RedisBackend, RedisStore, ValkeyBackend
 
+pytest.importorskip("redis")  # the unit tests run beside the wheel, too, without any extra
+
+
 SECRET = "s3cret/word"
 
 

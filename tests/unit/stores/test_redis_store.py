@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 
 from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
 from anarchon_tasks.model import RunRef, Status
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tests.servers import ProcessOwner, RedisServer, TcpProxy, ValkeyServer
+
+redis = pytest.importorskip("redis")  # the unit tests run beside the wheel, too, without any extra
 
 MESSAGE = Delivered(message_id="m1", retries=0, worker="w1", pid=11)
 HOSTILE = ("{", "}", "{}", "a:b*", "a.b", "a%2Eb", "q\"'\\", "line\nbreak\0", "κλειδί", "\ud800", "x" * 300, "sync")
