@@ -51,7 +51,7 @@ bench: .venv/.installed-dev ## run the benchmarks
 
 clean: ## remove everything that make has made
 	@scripts/servers down
-	rm -rf .venv .venv.lock .servers build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv.lock .servers build dist reports docs/_build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	rm -rf .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

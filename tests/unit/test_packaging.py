@@ -34,7 +34,7 @@ def pyproject() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The names in a wheel that was built from this tree, without the network."""
-    pytest.importorskip("build")
+    pytest.importorskip("build.__main__")
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
