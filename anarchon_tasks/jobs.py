@@ -58,6 +58,8 @@ class JobOptions:
     lease_ms: int | None = None
     heartbeat_ms: int | None = None
     history_size: int = 1_000
+    history_ttl_ms: int | None = None
+    """Entries of slots older than this leave the history at the job's next claim. Default: no limit by age."""
     track: bool | None = None
     """False: being enqueued is the end of the run. Default: tracked where the workers load the integration."""
     enabled: bool = True
@@ -89,6 +91,7 @@ _DURATIONS = {
     "takeover_delay": 0,
     "lease": 1_000,
     "heartbeat": 100,
+    "history_ttl": 1_000,
 }
 OPTION_NAMES = frozenset(
     {*_DURATIONS, "overlap", "delivery", "max_attempts", "history_size", "track", "enabled", "tags"}
@@ -280,6 +283,7 @@ class Job:
             takeover_delay_ms=options.takeover_delay_ms,
             keep_ms=late + options.jitter_ms + options.spread_ms + 10 * MINUTE_MS,
             history_size=options.history_size,
+            history_ttl_ms=options.history_ttl_ms,
         )
 
     def definition(self) -> Definition:

@@ -11,14 +11,14 @@ import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
-from anarchon_tasks.stores import _redis_codec as codec
+from anarchon_tasks.stores import _wire as wire
+from anarchon_tasks.stores._redis_scripts import script
 from anarchon_tasks.stores.base import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from anarchon_tasks.clock import Clock
-    from anarchon_tasks.stores._redis_scripts import Script
 
 
 class Client(Protocol):
@@ -148,7 +148,7 @@ class Scripts:
         self._prefix = prefix.encode("utf-8", "surrogatepass")
         self._clock = clock
 
-    def run(self, operation: Script, payload: object) -> list[Any]:
+    def run(self, operation: str, payload: object) -> list[Any]:
         """Run an operation and return `[now, answers, ...]`.
 
         A server that lost its scripts (a restart, a failover) gets this one again. Repeating is safe for every
@@ -160,18 +160,19 @@ class Scripts:
             StoreError: The server refuses it.
 
         """
+        found = script(operation)
         now = self._clock.wall_ms() if self._clock is not None else 0
-        args = (0, self._prefix, now, FORMAT, codec.dumps(payload))
+        args = (0, self._prefix, now, FORMAT, wire.dumps(payload))
         try:
-            text = self._connection.execute("EVALSHA", operation.sha, *args)
+            text = self._connection.execute("EVALSHA", found.sha, *args)
         except StoreUnavailable:
             raise
         except StoreError as error:
             if not any(word in str(error) for word in _NO_SCRIPT):
                 raise
-            self._connection.execute("SCRIPT", "LOAD", operation.text)
-            text = self._connection.execute("EVALSHA", operation.sha, *args)
-        return self._checked(codec.loads(text))
+            self._connection.execute("SCRIPT", "LOAD", found.text)
+            text = self._connection.execute("EVALSHA", found.sha, *args)
+        return self._checked(wire.loads(text))
 
     def _checked(self, reply: Any) -> list[Any]:  # noqa: ANN401 - JSON is of any type
         if isinstance(reply, dict):

@@ -135,6 +135,11 @@ class Account:
         if surplus > 0:
             self._entries -= db.execute(sql["trim_entries"], (self._name, self._name, surplus)).rowcount
 
+    def forget(self, *, before: int) -> None:
+        """Remove the entries of slots before the given one from the history, a bounded number of them."""
+        row = (self._name, self._name, before, TRIM_ENTRIES)
+        self._entries -= self._step.db.execute(self._step.sql["forget_entries"], row).rowcount
+
     def execute(self, statement: str, row: rows.Row) -> int:
         """Execute a statement that stands beside the account, in its transaction; return how many rows it changed."""
         return self._step.db.execute(self._step.sql[statement], row).rowcount

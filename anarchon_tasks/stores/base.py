@@ -97,6 +97,8 @@ class Policy:
     keep_ms: int = 86_400_000
     """How long a late claim could still ask for a slot: no younger run leaves the state."""
     history_size: int = 1_000
+    history_ttl_ms: int | None = None
+    """How old the slot of an entry of the history may become; older ones go at the job's next claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

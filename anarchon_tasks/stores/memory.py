@@ -93,6 +93,9 @@ class _Account:
             self.history.insert(at, entry)
         del self.history[: max(0, len(self.history) - keep)]
 
+    def forget(self, *, before: int) -> None:
+        del self.history[: bisect.bisect_left(self.history, (before, "", 0), key=history_order)]
+
     def refuse(self, ref: RunRef, token: int) -> None:
         for at, entry in enumerate(self.history):
             if (entry.slot, entry.key, entry.token) == (ref.slot, ref.key, token) and token:

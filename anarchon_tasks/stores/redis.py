@@ -10,43 +10,20 @@ import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
-from anarchon_tasks.errors import ConfigError, StoreError
-from anarchon_tasks.stores import _redis_codec as codec
+from anarchon_tasks.errors import ConfigError
 from anarchon_tasks.stores import _redis_options as options
 from anarchon_tasks.stores._redis_client import Client, Connection, Scripts
-from anarchon_tasks.stores._redis_scripts import script
-from anarchon_tasks.stores.base import Capabilities, Definition, QueueNote, Reply
+from anarchon_tasks.stores._remote import RemoteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from anarchon_tasks.clock import Clock
-    from anarchon_tasks.model import Run, RunRef
-    from anarchon_tasks.stores.base import (
-        Beat,
-        Begin,
-        BeginAnswer,
-        Claim,
-        ClaimAnswer,
-        Finish,
-        Park,
-        Queued,
-        Registered,
-        Release,
-    )
-
-Q = TypeVar("Q")
-A = TypeVar("A")
-
-CHUNK = 100
-"""How many items one script call takes: near the best rate, and the server is held for a few milliseconds at most."""
-_EXPIRED_LOOKS = 500
-_EXPIRED_CALLS = 4
 
 
-class RedisStore:
+class RedisStore(RemoteStore):
     """Leases and the account of runs in Redis 5 or newer, or Valkey.
 
     Args:
@@ -61,137 +38,12 @@ class RedisStore:
     ) -> None:
         options.check_prefix(prefix)
         self._connection = connection
-        self._scripts = Scripts(connection, prefix=prefix, clock=clock)
-        self.namespace = prefix
-        self.location = connection.location
-        self.capabilities = Capabilities()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.location} {self.namespace!r}>"
-
-    def _batch(
-        self, name: str, items: Sequence[Q], encode: Callable[[Sequence[Q]], object], decode: Callable[[Any], A]
-    ) -> Reply[A]:
-        operation, answers, now = script(name), [], 0
-        for chunk in _chunks(items):
-            now, said, *_ = self._scripts.run(operation, encode(chunk))
-            answers += [decode(answer) for answer in said]
-        return Reply(now_ms=now, answers=answers)
-
-    def _each(
-        self, name: str, items: Sequence[Q], encode: Callable[[Q], object], decode: Callable[[Any], A]
-    ) -> Reply[A]:
-        return self._batch(name, items, lambda chunk: [encode(item) for item in chunk], decode)
-
-    def time(self) -> Reply[None]:
-        """Ask for the server's time."""
-        return Reply(now_ms=self._scripts.run(script("time"), [])[0], answers=[])
-
-    def register(self, definitions: Sequence[Definition]) -> Reply[Registered]:
-        """Make jobs known."""
-        return self._each("register", definitions, codec.definition, codec.registered)
-
-    def forget(self, names: Sequence[str]) -> Reply[bool]:
-        """Remove definitions from the list that readers see."""
-        return self._batch("forget", names, list, codec.yes)
-
-    def claim(self, claims: Sequence[Claim]) -> Reply[ClaimAnswer]:
-        """Take runs."""
-        return self._batch("claim", claims, codec.claims, codec.claimed)
-
-    def queued(self, records: Sequence[Queued]) -> Reply[bool]:
-        """Record confirmed publishes."""
-        return self._each("queued", records, codec.queued, codec.yes)
-
-    def release(self, records: Sequence[Release]) -> Reply[bool]:
-        """Hand claims back."""
-        return self._each("release", records, codec.release, codec.yes)
-
-    def beat(self, beats: Sequence[Beat]) -> Reply[bool]:
-        """Push lease ends forward."""
-        return self._each("beat", beats, codec.beat, codec.yes)
-
-    def begin(self, begins: Sequence[Begin]) -> Reply[BeginAnswer]:
-        """Admit one execution per attempt and retry."""
-        return self._each("begin", begins, codec.begin, codec.begun)
-
-    def park(self, parks: Sequence[Park]) -> Reply[bool]:
-        """Put running runs back into their queue."""
-        return self._each("park", parks, codec.park, codec.yes)
-
-    def finish(self, ends: Sequence[Finish]) -> Reply[bool]:
-        """End runs or attempts."""
-        return self._each("finish", ends, codec.finish, codec.yes)
-
-    def expired(self, *, limit: int) -> Reply[RunRef]:
-        """Return runs whose lease is over, longest over first.
-
-        One call looks at a bounded number of due index entries. Entries of leases that were pushed forward are moved
-        on the way, so what this call does not reach, the next one does.
-        """
-        over: dict[RunRef, int] = {}
-        most = max(limit, _EXPIRED_LOOKS)
-        now = 0
-        for _ in range(_EXPIRED_CALLS):
-            now, found, more = self._scripts.run(script("expired"), [most])
-            over.update((codec.index_ref(member), ending) for ending, member in found)
-            if not more or len(over) >= limit:
-                break
-        ordered = sorted(over, key=lambda ref: (over[ref], ref))
-        return Reply(now_ms=now, answers=ordered[: max(limit, 0)])
-
-    def repair(self, jobs: Sequence[str]) -> Reply[bool]:
-        """Put the open runs of these jobs back into the index of lease ends, should they be missing there."""
-        return self._each("repair", jobs, codec.job_key, codec.yes)
-
-    def announce(self, worker: str, queues: Mapping[str, int]) -> Reply[None]:
-        """Say that a worker with the integration consumes these queues."""
-        del worker
-        reply = self._scripts.run(script("announce"), list(queues.items()))
-        return Reply(now_ms=reply[0], answers=[])
-
-    def queues(self) -> Reply[tuple[str, QueueNote]]:
-        """Return what workers said of their queues, at most a day old."""
-        now, found = self._scripts.run(script("queues"), [])
-        notes = [(queue, QueueNote(announced_ms=announced, begun_ms=begun)) for queue, announced, begun in found]
-        return Reply(now_ms=now, answers=sorted(notes, key=lambda pair: pair[0]))
-
-    def definitions(self) -> Reply[Definition]:
-        """Return the stored definitions, by name."""
-        now, found = self._scripts.run(script("definitions"), [])
-        return Reply(
-            now_ms=now,
-            answers=[
-                Definition(name=name, fingerprint=fingerprint, document=document)
-                for name, (fingerprint, document) in sorted(found)
-            ],
-        )
-
-    def history(self, job: str, *, limit: int) -> Reply[Run]:
-        """Return the newest attempts and stretches of a job, newest first."""
-        now, [entries] = self._scripts.run(script("read_runs"), [limit, [codec.job_key(job)]])
-        if entries[:1] == ["error"]:
-            raise StoreError(f"{self.location}: the history of {job!r} cannot be read: {entries[1]}")
-        return Reply(now_ms=now, answers=codec.runs(job, entries, limit))
-
-    def last_runs(self, jobs: Sequence[str]) -> Reply[Run | None]:
-        """Return the newest entry of each job; None too for a job that cannot be read."""
-        reply = self._batch("read_runs", jobs, lambda chunk: [1, [codec.job_key(job) for job in chunk]], list[Any])
-        newest = [
-            None if entries[:1] == ["error"] else next(iter(codec.runs(job, entries, 1)), None)
-            for job, entries in zip(jobs, reply.answers, strict=True)
-        ]
-        return Reply(now_ms=reply.now_ms, answers=newest)
+        scripts = Scripts(connection, prefix=prefix, clock=clock)
+        super().__init__(scripts, namespace=prefix, location=connection.location)
 
     def close(self) -> None:
         """Close the client that we opened; one that was handed in stays open."""
         self._connection.close()
-
-
-def _chunks(items: Sequence[Q]) -> Iterator[Sequence[Q]]:
-    """Cut a batch into calls; an empty one is a call too, which tells the time."""
-    for first in range(0, max(len(items), 1), CHUNK):
-        yield items[first : first + CHUNK]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -176,6 +176,10 @@ class Account(Protocol):
         """Add to the history, in place of an entry of the same attempt, and keep only the newest entries."""
         ...
 
+    def forget(self, *, before: int) -> None:
+        """Remove the entries of slots before the given one from the history, at least a hundred of them."""
+        ...
+
     def refuse(self, ref: RunRef, token: int) -> None:
         """Count a refused write in the history entry of the attempt that had this token, if there is one."""
         ...
@@ -461,7 +465,9 @@ def _raise_floor(account: Account, ask: Claim) -> None:
 
 
 def _trim(account: Account, policy: Policy, now: int) -> None:
-    """Drop the oldest ended states, a few per step; open ones at the bottom do not stop it."""
+    """Drop the oldest ended states, a few per step; open ones at the bottom do not stop it. And what is too old."""
+    if policy.history_ttl_ms is not None:
+        account.forget(before=now - policy.history_ttl_ms)
     limit = TRIM_STEP + account.open_count()
     for state in list(account.oldest(below=now - policy.keep_ms, limit=limit)):
         if not state.open:

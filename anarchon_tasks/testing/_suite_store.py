@@ -99,6 +99,17 @@ class HistoryTests:
         assert [ago for ago, *_ in lab.told()] == [2_000, 3_000, 4_000]
         assert lab.claim(lab.ref(6_000)).status is Status.SUCCEEDED
 
+    def test_history_ttl(self, adapter: StoreAdapter) -> None:
+        """Entries of slots older than the limit leave the history at the job's next claim, and stay settled."""
+        lab = Lab(adapter)
+        lab.job()
+        policy = replace(ALLOW, history_ttl_ms=60_000)
+        for ago in (100_000, 90_000, 20_000):
+            lab.succeeded(lab.ref(ago), policy=policy)
+        assert [ago for ago, *_ in lab.told()] == [20_000]
+        assert lab.claim(lab.ref(90_000), policy=policy).kind is ClaimKind.DONE
+        assert lab.begin(lab.ref(90_000), 1).kind is BeginKind.DONE
+
 
 class TrimTests:
     """What is forgotten, and what never is."""

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from anarchon_tasks.model import Reason, RunRef, Status, Trigger
 from anarchon_tasks.stores._redis_client import Connection
-from anarchon_tasks.stores._redis_codec import job_key
+from anarchon_tasks.stores._wire import job_key
 from anarchon_tasks.stores.base import (
     Beat,
     Begin,
@@ -55,7 +55,7 @@ JOBS = ("sync", 'odd: {%} "κλειδί"\n*')
 KEYS = ("", "nightly", 'a "b" \0c')
 POLICIES = (
     Policy(),
-    Policy(keep_ms=3_000, history_size=3, max_attempts=1, coalesce_ms=1_000),
+    Policy(keep_ms=3_000, history_size=3, history_ttl_ms=4_000, max_attempts=1, coalesce_ms=1_000),
     Policy(overlap=Overlap.ALLOW, start_timeout_ms=2_000, max_attempts=2, coalesce_ms=0, keep_ms=6_000),
     Policy(delivery=Delivery.AT_MOST_ONCE, max_attempts=1, start_timeout_ms=1_000),
     Policy(takeover_delay_ms=1_500, start_deadline_ms=0, start_timeout_ms=86_400_000, claim_lease_ms=1_000),

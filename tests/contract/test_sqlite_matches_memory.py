@@ -60,6 +60,7 @@ policies = st.builds(
     takeover_delay_ms=st.sampled_from((0, 0, 2 * SECOND)),
     keep_ms=st.sampled_from((0, 3 * SECOND, 86_400 * SECOND)),
     history_size=histories,
+    history_ttl_ms=st.sampled_from((None, None, 4_000)),
 )
 messages = st.builds(
     Delivered,

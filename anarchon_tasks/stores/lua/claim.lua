@@ -11,7 +11,7 @@ local TRIM_STEP = 4
 local function policy_from(v)
   return {
     overlap = v[1], delivery = v[2], max_attempts = v[3], claim_lease = v[4], coalesce = v[5], start_timeout = v[6],
-    start_deadline = some(v[7]), takeover_delay = v[8], keep = v[9], history = v[10],
+    start_deadline = some(v[7]), takeover_delay = v[8], keep = v[9], history = v[10], history_ttl = some(v[11]),
   }
 end
 
@@ -46,8 +46,9 @@ local function raise_floor(account, ask)
   if ask.trigger == 'schedule' then account.floor = math.max(account.floor or 0, ask.slot) end
 end
 
--- Drop the oldest ended states, a few per step; open ones at the bottom do not stop it.
+-- Drop the oldest ended states, a few per step; open ones at the bottom do not stop it. And what is too old.
 local function trim(account, policy)
+  if policy.history_ttl then forget(account, NOW - policy.history_ttl) end
   local slots = key_of(account.name, 'slots')
   local limit = TRIM_STEP + (account.open_count or redis.call('SCARD', key_of(account.name, 'active')))
   local oldest = redis.call('ZRANGEBYSCORE', slots, '-inf', '(' .. int(NOW - policy.keep), 'LIMIT', 0, limit)

@@ -44,6 +44,15 @@ local function record_range(account, range, keep)
   record(account, last, '', 0, text, keep)
 end
 
+-- Remove the entries of slots before the given one, and a hundred of the attempts that started before it.
+local function forget(account, before)
+  redis.call('ZREMRANGEBYSCORE', key_of(account.name, 'results'), '-inf', '(' .. int(before))
+  if before <= 0 then return end
+  local runs = key_of(account.name, 'runs')
+  local old = redis.call('XRANGE', runs, '-', int(before - 1), 'COUNT', 100)
+  for i = 1, #old do redis.call('XDEL', runs, old[i][1]) end
+end
+
 -- Count a refused write in the entry of the attempt that had this token, if there is one.
 local function refuse(account, run, token)
   if token == 0 then return end

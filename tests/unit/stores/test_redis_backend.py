@@ -10,7 +10,7 @@ import pytest
 from anarchon_tasks.errors import ConfigError, StoreError, StoreUnavailable
 from anarchon_tasks.stores import _redis_options, backend_from_url
 from anarchon_tasks.stores._redis_client import Connection, translate
-from anarchon_tasks.stores._redis_codec import job_key, job_name
+from anarchon_tasks.stores._wire import job_key, job_name
 from anarchon_tasks.stores.redis import RedisBackend, RedisStore, ValkeyBackend
 
 pytest.importorskip("redis")  # the unit tests run beside the wheel, too, without any extra

@@ -11,7 +11,7 @@ import pytest
 
 from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
 from anarchon_tasks.model import RunRef, Status
-from anarchon_tasks.stores import redis as redis_store
+from anarchon_tasks.stores import _remote
 from anarchon_tasks.stores.base import (
     Beat,
     Begin,
@@ -397,7 +397,7 @@ def test_a_long_index_is_read_in_bounded_steps(
     store: RedisStore, redis_url: str, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many entries have to be moved, a call is bounded, and calls that follow find what is over."""
-    monkeypatch.setattr(redis_store, "_EXPIRED_LOOKS", 5)
+    monkeypatch.setattr(_remote, "_EXPIRED_LOOKS", 5)
     client = redis.Redis.from_url(redis_url)
     asks = claims_of(store, [f"job-{n:02}" for n in range(60)])
     won = store.claim(asks).answers

@@ -60,6 +60,11 @@ DELETE FROM {runs} WHERE job = ? AND slot = ? AND key = ? AND attempt = ?;
 DELETE FROM {runs} WHERE job = ? AND (slot, key, attempt) IN (
   SELECT slot, key, attempt FROM {runs} WHERE job = ? ORDER BY slot, key, attempt LIMIT ?);
 
+-- name: forget_entries
+-- Drops the entries of a job's slots before the given one, at most as many as given.
+DELETE FROM {runs} WHERE job = ? AND (slot, key, attempt) IN (
+  SELECT slot, key, attempt FROM {runs} WHERE job = ? AND slot < ? ORDER BY slot, key, attempt LIMIT ?);
+
 -- name: refuse
 UPDATE {runs} SET refused = refused + 1 WHERE job = ? AND slot = ? AND key = ? AND token = ?;
 

@@ -1,6 +1,7 @@
-"""How questions and answers travel to the Lua scripts: compact JSON lists, in the order that the scripts unpack.
+"""How questions and answers travel to a server that decides them: compact JSON lists, in the order that it unpacks.
 
-Tokens travel as texts, because the servers' JSON library writes numbers with 14 digits.
+Every question begins with the job, written by `key` as that server's store names it. Tokens travel as texts, because
+the JSON library of Redis writes numbers with 14 digits.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote, unquote
 
 from anarchon_tasks.model import Run, RunRef, Status, Trigger
 from anarchon_tasks.stores.base import BeginAnswer, BeginKind, ClaimAnswer, ClaimKind, Delivery, Registered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from anarchon_tasks.stores.base import (
         Beat,
@@ -37,6 +38,9 @@ _BEGIN_KINDS = {kind.value: kind for kind in BeginKind}
 _STATUSES = {status.value: status for status in Status}
 _TRIGGERS = {trigger.value: trigger for trigger in Trigger}
 _ERROR = "error"
+
+Key: TypeAlias = "Callable[[str], str]"
+"""How a store writes the name of a job."""
 
 
 @lru_cache(maxsize=16_384)
@@ -75,10 +79,11 @@ def _policy(policy: Policy) -> list[object]:
         policy.takeover_delay_ms,
         policy.keep_ms,
         policy.history_size,
+        policy.history_ttl_ms,
     ]
 
 
-def claims(asks: Sequence[Claim]) -> list[object]:
+def claims(asks: Sequence[Claim], key: Key) -> list[object]:
     """Write claims: the distinct policies once, and each claim with the place of its own."""
     policies: list[object] = []
     places: dict[Policy, int] = {}
@@ -90,14 +95,14 @@ def claims(asks: Sequence[Claim]) -> list[object]:
             place = seen[id(ask.policy)] = places.setdefault(ask.policy, len(policies))
             if place == len(policies):
                 policies.append(_policy(ask.policy))
-        items.append(_claim(ask, place))
+        items.append(_claim(ask, key, place))
     return [policies, items]
 
 
-def _claim(ask: Claim, policy: int) -> list[object]:
+def _claim(ask: Claim, key: Key, policy: int) -> list[object]:
     ref = ask.ref
     return [
-        job_key(ref.job),
+        key(ref.job),
         ref.run,
         ref.slot,
         ask.claim_id,
@@ -115,11 +120,11 @@ def _claim(ask: Claim, policy: int) -> list[object]:
     ]
 
 
-def queued(record: Queued) -> list[object]:
+def queued(record: Queued, key: Key) -> list[object]:
     """Write a confirmed publish."""
     policy = record.policy
     return [
-        job_key(record.ref.job),
+        key(record.ref.job),
         record.ref.run,
         str(record.token),
         record.task_id,
@@ -129,10 +134,10 @@ def queued(record: Queued) -> list[object]:
     ]
 
 
-def release(record: Release) -> list[object]:
+def release(record: Release, key: Key) -> list[object]:
     """Write a release."""
     return [
-        job_key(record.ref.job),
+        key(record.ref.job),
         record.ref.run,
         str(record.token),
         record.failed,
@@ -143,19 +148,19 @@ def release(record: Release) -> list[object]:
     ]
 
 
-def beat(item: Beat) -> list[object]:
+def beat(item: Beat, key: Key) -> list[object]:
     """Write a heartbeat."""
-    return [job_key(item.ref.job), item.ref.run, str(item.token), item.lease_ms, item.phase]
+    return [key(item.ref.job), item.ref.run, str(item.token), item.lease_ms, item.phase]
 
 
 def _delivered(delivered: Delivered) -> list[object]:
     return [delivered.message_id, delivered.retries, delivered.worker, delivered.pid]
 
 
-def begin(ask: Begin) -> list[object]:
+def begin(ask: Begin, key: Key) -> list[object]:
     """Write a begin."""
     return [
-        job_key(ask.ref.job),
+        key(ask.ref.job),
         ask.ref.run,
         ask.delivery_id,
         _delivered(ask.delivered),
@@ -169,15 +174,15 @@ def begin(ask: Begin) -> list[object]:
     ]
 
 
-def park(item: Park) -> list[object]:
+def park(item: Park, key: Key) -> list[object]:
     """Write a park."""
-    return [job_key(item.ref.job), item.ref.run, str(item.token), item.eta_ms, item.start_timeout_ms]
+    return [key(item.ref.job), item.ref.run, str(item.token), item.eta_ms, item.start_timeout_ms]
 
 
-def finish(end: Finish) -> list[object]:
+def finish(end: Finish, key: Key) -> list[object]:
     """Write an end."""
     return [
-        job_key(end.ref.job),
+        key(end.ref.job),
         end.ref.run,
         end.status,
         str(end.token),
@@ -191,10 +196,10 @@ def finish(end: Finish) -> list[object]:
     ]
 
 
-def definition(item: Definition) -> list[object]:
+def definition(item: Definition, key: Key) -> list[object]:
     """Write a definition: for the account, and as readers get it back."""
     readers = dumps([item.fingerprint, item.document]).decode("utf-8", _LONE_SURROGATES)
-    return [job_key(item.name), item.name, item.fingerprint, item.floor, readers, item.since]
+    return [key(item.name), item.name, item.fingerprint, item.floor, readers, item.since]
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
