@@ -1,0 +1,76 @@
+"""What the errors of PostgreSQL, of a pooler before it and of the driver mean for a store."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from anarchon_tasks.errors import StoreError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from anarchon_tasks.stores._postgres_calls import Failed
+    from anarchon_tasks.stores._postgres_schema import Names
+
+AGAIN = frozenset({"40001", "40P01"})
+"""The server undid the statement because of others: it can be repeated at once."""
+MISSING = frozenset({"3F000", "42883", "42P01"})
+"""No such schema, function or table: the store is not there, or not for this version."""
+READ_ONLY = "25006"
+
+# Classes and states that mean: later it will work again.
+_AWAY_CLASSES = frozenset({"08", "40", "53", "57", "58"})
+_AWAY = frozenset({"25006", "55P03", "55006"})
+_HINTS = {
+    "25006": "this server is a standby, or read-only: connect to the primary, for example with all hosts in the URL "
+    "and target_session_attrs=read-write",
+    "28000": "check the user, and the server's pg_hba.conf",
+    "28P01": "check the user and the password",
+    "3D000": "create the database, or correct its name in the URL",
+    "53100": "free some space on the server's disk",
+    "53300": "raise max_connections of the server, or put a pooler before it",
+    "57014": "the statement was cancelled: look for a statement_timeout that is too short",
+    "58030": "look at the server's disk",
+}
+# A refused connection has no state in the driver, only a text; so these are found by their English words.
+_REFUSALS = (
+    (re.compile(r"password authentication failed|no password supplied|authentication failed"), "28P01"),
+    (
+        re.compile(r"no pg_hba\.conf entry|role .* (does not exist|is not permitted)|permission denied for database"),
+        "28000",
+    ),
+    (re.compile(r"database .* does not exist|no such database"), "3D000"),
+    (re.compile(r"too many (clients|connections)|remaining connection slots|no more connections allowed"), "53300"),
+    (re.compile(r"the database system is"), "57P03"),
+)
+
+
+def state_of_refusal(text: str) -> str:
+    """Return the state that a server meant when it refused a connection, as far as its words tell."""
+    return next((state for words, state in _REFUSALS if words.search(text)), "")
+
+
+def translate(failed: Failed, *, location: str, names: Names, secrets: Collection[str] = ()) -> StoreError:
+    """Return our own error for a failed statement or connection, with no password in its text."""
+    text = failed.text
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    state = failed.sqlstate
+    if state == "42501":
+        hint = (
+            f"this role lacks a privilege: grant it USAGE on the schema and SELECT, INSERT, UPDATE, DELETE on the "
+            f"tables {', '.join(names.relations)}; if the store is not there yet, or of an older version, make it "
+            f"with a role that may: anarchon migrate"
+        )
+    else:
+        hint = _HINTS.get(state, "")
+    said = f"{location}: {text}" + (f" [{state}]" if state else "") + (f"; {hint}" if hint else "")
+    return StoreUnavailable(said) if is_passing(failed) else StoreError(said)
+
+
+def is_passing(failed: Failed) -> bool:
+    """Tell whether the same call may work later without anybody changing anything in this process."""
+    if not failed.sqlstate:
+        return failed.broken or failed.late
+    return failed.sqlstate in _AWAY or failed.sqlstate[:2] in _AWAY_CLASSES

@@ -1,0 +1,212 @@
+"""Where the connections of a store come from, and who may use them.
+
+A connection has one user at a time, and never another process than the one that opened it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import psycopg
+
+from anarchon_tasks.stores._postgres_calls import Failed, in_transaction, is_broken
+from anarchon_tasks.stores._postgres_errors import state_of_refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from psycopg import Connection
+
+_MOST = 8
+_abandoned: list[object] = []
+"""Connections of the process that this one was forked from. Never closed here: the server would end them there."""
+
+
+class Pool(Protocol):
+    """What a pool must offer: psycopg_pool's `ConnectionPool`, or another with the same context manager."""
+
+    def connection(self) -> AbstractContextManager[Connection[Any]]:
+        """Lend a connection for the time of a `with` block."""
+        ...
+
+
+class Connections(Protocol):
+    """Lends connections."""
+
+    def lent(self) -> AbstractContextManager[Connection[Any]]:
+        """Lend a connection for the time of a `with` block.
+
+        Raises:
+            Failed: There is none to be had.
+
+        """
+        ...
+
+    def forget_idle(self) -> None:
+        """Drop the connections that nobody uses: one of them turned out to be lost."""
+        ...
+
+    def close(self) -> None:
+        """Close what was opened here."""
+        ...
+
+
+class OwnPool:
+    """A few connections, opened when they are needed, and again after a fork; the last one given back goes first.
+
+    Args:
+        make: Opens a connection. It belongs to this pool, which closes it.
+        timeout_s: How long a thread waits for one when all are in use.
+
+    """
+
+    def __init__(self, make: Callable[[], Connection[Any]], *, timeout_s: float) -> None:
+        self._make = make
+        self._timeout_s = timeout_s
+        self._state = _State()
+
+    @contextmanager
+    def lent(self) -> Iterator[Connection[Any]]:
+        """Lend a connection; it is closed afterwards when it is broken, in a transaction, or an error went by."""
+        state = self._own_state()
+        if not state.free.acquire(timeout=self._timeout_s):
+            raise Failed(f"all {_MOST} connections of this process are in use since {self._timeout_s:g} s", late=True)
+        try:
+            connection = self._take(state)
+            usable = False
+            try:
+                yield connection
+                usable = True
+            finally:
+                self._give_back(state, connection, usable=usable)
+        finally:
+            state.free.release()
+
+    def forget_idle(self) -> None:
+        """Close the connections that nobody uses."""
+        state = self._own_state()
+        with state.lock:
+            idle, state.idle = state.idle, []
+        for connection in idle:
+            _finish(connection)
+
+    def close(self) -> None:
+        """Close every connection that is not in use, and the others after their use."""
+        state, self._state = self._own_state(), _State()
+        with state.lock:
+            state.closed = True
+            idle, state.idle = state.idle, []
+        for connection in idle:
+            _finish(connection)
+
+    def _own_state(self) -> _State:
+        state = self._state
+        if state.pid != os.getpid():
+            _abandoned.append(state.every)
+            state = self._state = _State()
+        return state
+
+    def _take(self, state: _State) -> Connection[Any]:
+        with state.lock:
+            if state.idle:
+                return state.idle.pop()
+        connection = _opened(self._make)
+        state.every.add(connection)
+        return connection
+
+    @staticmethod
+    def _give_back(state: _State, connection: Connection[Any], *, usable: bool) -> None:
+        with state.lock:
+            if usable and not state.closed and not is_broken(connection) and not in_transaction(connection):
+                state.idle.append(connection)
+                return
+            state.every.discard(connection)
+        _finish(connection)
+
+
+class _State:
+    """The connections of one process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.free = threading.BoundedSemaphore(_MOST)
+        self.idle: list[Connection[Any]] = []
+        self.every: set[Connection[Any]] = set()
+        self.closed = False
+
+
+class GivenPool:
+    """A pool of the user's, which stays open.
+
+    Args:
+        pool: The pool.
+
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._pid = os.getpid() if not getattr(pool, "closed", False) else None
+
+    @contextmanager
+    def lent(self) -> Iterator[Connection[Any]]:
+        """Lend a connection of the pool; a broken one goes back closed, and so the pool drops it.
+
+        Raises:
+            Failed: The pool has none, or belongs to another process, or lends one that is in a transaction.
+
+        """
+        if self._pid is None:
+            self._pid = os.getpid()
+        if self._pid != os.getpid():
+            raise Failed(
+                "the pool was open before this process was forked, so its connections belong to the other process: "
+                "give the store a URL, or a function that opens a connection"
+            )
+        with contextlib.ExitStack() as stack:
+            try:
+                connection = stack.enter_context(self._pool.connection())
+            except psycopg.Error as error:
+                raise _refused(error) from error
+            if in_transaction(connection) and not is_broken(connection):
+                raise Failed("the pool lends a connection that is in a transaction: let it commit or roll back before")
+            try:
+                yield connection
+            except Failed as failed:
+                if failed.broken:
+                    _finish(connection)
+                raise
+
+    def forget_idle(self) -> None:
+        """Leave that to the pool."""
+
+    def close(self) -> None:
+        """Leave that to whoever opened the pool."""
+
+
+def _opened(make: Callable[[], Connection[Any]]) -> Connection[Any]:
+    try:
+        connection = make()
+    except psycopg.Error as error:
+        raise _refused(error) from error
+    if in_transaction(connection) and not is_broken(connection):
+        raise Failed(
+            "the function that opens connections returned one that is in a transaction: let it return a new "
+            "connection each time, which the store then closes"
+        )
+    return connection
+
+
+def _refused(error: psycopg.Error) -> Failed:
+    text = " ".join(str(error).split()) or type(error).__name__
+    away = isinstance(error, psycopg.OperationalError)
+    return Failed(text, sqlstate=error.sqlstate or state_of_refusal(text), broken=away, late=away)
+
+
+def _finish(connection: Connection[Any]) -> None:
+    with contextlib.suppress(Exception):
+        connection.pgconn.finish()
