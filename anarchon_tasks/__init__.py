@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         StoreError,
         StoreFormatError,
         StoreUnavailable,
+        TooFewReplicas,
         UnknownJob,
     )
     from anarchon_tasks.jobs import Job, JobOptions
@@ -55,6 +56,7 @@ __all__ = [
     "StoreFormatError",
     "StoreUnavailable",
     "StoredJob",
+    "TooFewReplicas",
     "Trigger",
     "UnknownJob",
     "ValkeyBackend",
@@ -69,7 +71,7 @@ __all__ = [
 _HOMES = {
     "errors": (
         *("AnarchonError", "ConfigError", "LeaseLost", "PublishError", "RunRefused", "ScheduleError", "StoreError"),
-        *("StoreFormatError", "StoreUnavailable", "UnknownJob"),
+        *("StoreFormatError", "StoreUnavailable", "TooFewReplicas", "UnknownJob"),
     ),
     "jobs": ("Job", "JobOptions"),
     "model": ("Reason", "Run", "RunRef", "Status", "Trigger"),

@@ -48,6 +48,12 @@ class StoreUnavailable(StoreError, ConnectionError):
     code = "ANARCHON_STORE_UNAVAILABLE"
 
 
+class TooFewReplicas(StoreUnavailable):
+    """Too few replicas have what the store granted. Nothing of it is run; the call can be repeated."""
+
+    code = "ANARCHON_TOO_FEW_REPLICAS"
+
+
 class StoreFormatError(StoreError):
     """The store was written by a newer anarchon-tasks. Upgrade this instance; the store was left untouched."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from anarchon_tasks.availability import Availability
 from anarchon_tasks.clock import Clock, StoreClock
-from anarchon_tasks.errors import StoreUnavailable
+from anarchon_tasks.errors import StoreUnavailable, TooFewReplicas
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +45,9 @@ class StoreLink:
         sent = self._clock.monotonic()
         try:
             reply = operation(*args, **options)
+        except TooFewReplicas:  # it answers, and says itself when that begins and when it ends
+            self.availability.answered()
+            raise
         except StoreUnavailable as error:
             self.availability.failed(error)
             raise

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
 from anarchon_tasks.stores import _wire as wire
-from anarchon_tasks.stores._redis_scripts import script
+from anarchon_tasks.stores._redis_eviction import warn_if_evicting
+from anarchon_tasks.stores._redis_scripts import Script, script
 from anarchon_tasks.stores.base import FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from anarchon_tasks.clock import Clock
 
@@ -33,6 +34,7 @@ class Client(Protocol):
 _AWAY = frozenset(
     {
         "BusyLoadingError",
+        "CircuitBreakerError",
         "ClusterDownError",
         "ConnectionError",
         "MasterNotFoundError",
@@ -47,6 +49,19 @@ _AWAY = frozenset(
 _AWAY_WORDS = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN")
 _DENIED = frozenset({"AuthenticationError", "AuthorizationError"})  # connection errors by descent, but not by nature
 _NO_SCRIPT = ("NOSCRIPT", "No matching script")
+_FIRST_WRITES = frozenset({"announce", "begin", "claim", "register"})
+"""Where a process that only reads does not come by: it need not be told what its server may do to the store."""
+
+# Words in an error, and what to do about them.
+_ADVICE = {
+    "self-signed certificate": "give the CA that signed the server's certificate as ssl_ca_certs",
+    "unable to get local issuer": "give the CA that signed the server's certificate as ssl_ca_certs",
+    "WRONG_VERSION_NUMBER": "the server does not speak TLS at this port: use redis://, or its TLS port",
+    "record layer failure": "the server does not speak TLS at this port: use redis://, or its TLS port",
+    "CERTIFICATE_REQUIRED": "the server asks for a client certificate: give ssl_certfile and ssl_keyfile",
+    "certificate required": "the server asks for a client certificate: give ssl_certfile and ssl_keyfile",
+}
+_NOT_PASSING = ("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "certificate required")
 
 
 def translate(error: Exception, location: str, secrets: Collection[str] = (), *, passing: bool = False) -> StoreError:
@@ -61,12 +76,28 @@ def translate(error: Exception, location: str, secrets: Collection[str] = (), *,
     """
     names = {cls.__name__ for cls in type(error).__mro__}
     said = str(error) or type(error).__name__
-    text = said
+    text = _without(said, secrets)
+    text += next((f": {advice}" for words, advice in _ADVICE.items() if words in said), "")
+    away = passing or isinstance(error, OSError | EOFError) or names & _AWAY or said.startswith(_AWAY_WORDS)
+    denied = names & _DENIED or any(words in said for words in _NOT_PASSING)
+    kind = StoreUnavailable if away and not denied else StoreError
+    return kind(f"{location}: {text}")
+
+
+def _without(text: str, secrets: Collection[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, "***")
-    away = passing or isinstance(error, OSError | EOFError) or names & _AWAY or said.startswith(_AWAY_WORDS)
-    kind = StoreUnavailable if away and not names & _DENIED else StoreError
-    return kind(f"{location}: {text}")
+    return text
+
+
+def _harmless(error: Exception, secrets: Collection[str]) -> Exception | None:
+    """Return an error as the cause of ours, unless its text holds a password."""
+    return error if _without(str(error), secrets) == str(error) else None
+
+
+def _is_missing(reply: object) -> bool:
+    """Tell whether a server says that it does not have the script."""
+    return isinstance(reply, StoreError) and any(word in str(reply) for word in _NO_SCRIPT)
 
 
 class Connection:
@@ -108,9 +139,31 @@ class Connection:
         try:
             return client.execute_command(*args)
         except Exception as error:  # noqa: BLE001 - each driver has its own
-            closed = self._given is None and self._client is not client  # under our hands, by another thread
-            ours = translate(error, self.location, self._secrets, passing=closed)
-            raise ours from (error if str(error) in str(ours) else None)  # a text with a password is left behind
+            raise self._ours(error, client) from _harmless(error, self._secrets)
+
+    def execute_all(self, *commands: Sequence[bytes | str | int]) -> list[Any]:
+        """Send commands in one round trip on one connection; an error stands in the place of its reply.
+
+        Raises:
+            StoreUnavailable: No answer.
+
+        """
+        client: Any = self._get()
+        try:
+            if hasattr(client, "execute_all"):
+                replies = client.execute_all(commands)
+            else:
+                pipeline = client.pipeline(transaction=False)
+                for command in commands:
+                    pipeline.execute_command(*command)
+                replies = pipeline.execute(raise_on_error=False)
+        except Exception as error:  # noqa: BLE001 - each driver has its own
+            raise self._ours(error, client) from _harmless(error, self._secrets)
+        return [self._ours(reply, client) if isinstance(reply, Exception) else reply for reply in replies]
+
+    def _ours(self, error: Exception, client: Client) -> StoreError:
+        closed = self._given is None and self._client is not client  # under our hands, by another thread
+        return translate(error, self.location, self._secrets, passing=closed)
 
     def close(self) -> None:
         """Close the client if we opened it. A later call opens a new one."""
@@ -145,6 +198,7 @@ class Scripts:
 
     def __init__(self, connection: Connection, *, prefix: str, clock: Clock | None) -> None:
         self._connection = connection
+        self._warner_pid: int | None = os.getpid()  # children of a fork leave the warning to their parent
         self._prefix = prefix.encode("utf-8", "surrogatepass")
         self._clock = clock
 
@@ -160,19 +214,54 @@ class Scripts:
             StoreError: The server refuses it.
 
         """
-        found = script(operation)
-        now = self._clock.wall_ms() if self._clock is not None else 0
-        args = (0, self._prefix, now, FORMAT, wire.dumps(payload))
+        found, command = self._command(operation, payload)
         try:
-            text = self._connection.execute("EVALSHA", found.sha, *args)
-        except StoreUnavailable:
-            raise
+            text = self._connection.execute(*command)
         except StoreError as error:
-            if not any(word in str(error) for word in _NO_SCRIPT):
+            if not _is_missing(error):
                 raise
             self._connection.execute("SCRIPT", "LOAD", found.text)
-            text = self._connection.execute("EVALSHA", found.sha, *args)
-        return self._checked(wire.loads(text))
+            text = self._connection.execute(*command)
+        return self._read(operation, text)
+
+    def run_and_wait(self, operation: str, payload: object, replicas: int, timeout_ms: int) -> tuple[list[Any], int]:
+        """Run an operation, and return its reply and how many replicas have what it wrote.
+
+        Args:
+            operation: Its name.
+            payload: Its questions.
+            replicas: How many are enough.
+            timeout_ms: How long the server waits for them.
+
+        Raises:
+            StoreFormatError: The store was written by a newer version.
+            StoreUnavailable: No answer, or the server cannot do it at the moment.
+            StoreError: The server refuses it.
+
+        """
+        found, command = self._command(operation, payload)
+        wait = ("WAIT", replicas, timeout_ms)
+        text, counted = self._connection.execute_all(command, wait)
+        if _is_missing(text):
+            self._connection.execute("SCRIPT", "LOAD", found.text)
+            text, counted = self._connection.execute_all(command, wait)
+        for reply in (text, counted):
+            if isinstance(reply, StoreError):
+                raise reply
+        return self._read(operation, text), int(counted)
+
+    def _command(self, operation: str, payload: object) -> tuple[Script, tuple[bytes | str | int, ...]]:
+        found = script(operation)
+        now = self._clock.wall_ms() if self._clock is not None else 0
+        return found, ("EVALSHA", found.sha, 0, self._prefix, now, FORMAT, wire.dumps(payload))
+
+    def _read(self, operation: str, text: bytes | str) -> list[Any]:
+        reply = self._checked(wire.loads(text))
+        if operation in _FIRST_WRITES and self._warner_pid is not None:
+            warns, self._warner_pid = self._warner_pid == os.getpid(), None
+            if warns:
+                warn_if_evicting(self._connection.execute, self._connection.location)
+        return reply
 
     def _checked(self, reply: Any) -> list[Any]:  # noqa: ANN401 - JSON is of any type
         if isinstance(reply, dict):

@@ -5,17 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from anarchon_tasks._durations import Duration, to_ms
 from anarchon_tasks.errors import ConfigError
-from anarchon_tasks.stores import _urls
+from anarchon_tasks.stores import _glide, _urls
+from anarchon_tasks.stores import _redis_strategies as strategies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 DEFAULT_PREFIX = "cron:"
-STRATEGIES = ("lease",)
+DEFAULT_REPLICAS_TIMEOUT = "100ms"
 SOCKET_TIMEOUT_S = 2.0
 
-_OURS = ("prefix", "strategy")
+DEFAULTS: dict[str, object] = {
+    "prefix": DEFAULT_PREFIX,
+    "strategy": strategies.DEFAULT,
+    "min_replicas": 0,
+    "min_replicas_timeout": DEFAULT_REPLICAS_TIMEOUT,
+}
+"""Our own options, which may stand in the query of a URL, too."""
 _YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -83,15 +91,37 @@ def check_prefix(prefix: object) -> None:
     raise ConfigError(f"prefix={prefix!r} must end in one ':' and have no braces: use {correct!r}")
 
 
-def check_strategy(strategy: object) -> None:
-    """Refuse a strategy that does not exist.
+def replicas(value: object) -> int:
+    """Return how many replicas must have a grant, also when it was written as a text in a URL.
 
     Raises:
-        ConfigError: It is not one of `STRATEGIES`.
+        ConfigError: It is no whole number, or negative.
 
     """
-    if strategy not in STRATEGIES:
-        raise ConfigError(f"strategy={strategy!r} does not exist; the strategies are: {', '.join(STRATEGIES)}")
+    count: object = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
+        return count
+    raise ConfigError(f"min_replicas={value!r} is not a number of replicas: give 0 or more")
+
+
+def replicas_timeout_ms(value: Duration, socket_timeout: object = None) -> int:
+    """Return how long the server waits for its replicas.
+
+    Args:
+        value: The option.
+        socket_timeout: After how many seconds the driver gives up; None: never.
+
+    Raises:
+        ConfigError: It is no duration, or does not end before the driver gives up.
+
+    """
+    timeout_ms = to_ms(value, option="min_replicas_timeout", minimum_ms=1)
+    if isinstance(socket_timeout, int | float) and timeout_ms >= socket_timeout * 1_000:
+        raise ConfigError(
+            f"min_replicas_timeout={value!r} is too long: give less than the socket_timeout of {socket_timeout:g} s, "
+            "after which a call counts as not answered"
+        )
+    return timeout_ms
 
 
 def from_url(url: str, **given: object) -> tuple[str, dict[str, object]]:
@@ -101,8 +131,8 @@ def from_url(url: str, **given: object) -> tuple[str, dict[str, object]]:
         ConfigError: An option is not known or contradicts a given one, or the URL is not one of a server.
 
     """
-    rest, found = _urls.split_options(url, ours=_OURS, driver=_IN_URL)
-    explicit = {name: value for name, value in given.items() if value not in {DEFAULT_PREFIX, STRATEGIES[0]}}
+    rest, found = _urls.split_options(url, ours=DEFAULTS, driver=_IN_URL)
+    explicit = {name: value for name, value in given.items() if value != DEFAULTS[name]}
     arguments(rest)
     return rest, {**given, **_urls.merged(url, found, explicit)}
 
@@ -168,8 +198,15 @@ def _value(name: str, text: str, shown: str) -> object:
 
 def of_client(client: object) -> dict[str, Any]:
     """Return what a client was made with, as far as it tells."""
-    kwargs = getattr(getattr(client, "connection_pool", None), "connection_kwargs", None)
-    return dict(kwargs) if isinstance(kwargs, dict) else {"host": type(client).__name__, "port": None}
+    if _glide.is_glide(client):
+        return _glide.arguments(client)
+    pool = getattr(client, "connection_pool", None)
+    kwargs = getattr(pool, "connection_kwargs", None)
+    if not isinstance(kwargs, dict):
+        return {"host": type(client).__name__, "port": None}
+    if service := getattr(pool, "service_name", None):
+        return {**kwargs, "service": service}
+    return dict(kwargs)
 
 
 def secrets(kwargs: Mapping[str, Any]) -> list[str]:
@@ -187,6 +224,8 @@ def location_of(kwargs: Mapping[str, Any]) -> str:
     """Return where a client leads to, as a URL without a password."""
     user = f"{quote(str(kwargs['username']))}@" if kwargs.get("username") else ""
     db = kwargs.get("db") or 0
+    if service := kwargs.get("service"):
+        return f"sentinel://{user}{service}/{db}"
     if path := kwargs.get("unix_socket_path") or kwargs.get("path"):
         return f"unix://{user}{path}?db={db}"
     host, port = kwargs.get("host", "localhost"), kwargs.get("port", 6379)

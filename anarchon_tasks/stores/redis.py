@@ -13,14 +13,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from anarchon_tasks.errors import ConfigError
+from anarchon_tasks.stores import _glide
 from anarchon_tasks.stores import _redis_options as options
+from anarchon_tasks.stores import _redis_strategies as strategies
 from anarchon_tasks.stores._redis_client import Client, Connection, Scripts
+from anarchon_tasks.stores._redis_replicas import ReplicatedScripts
 from anarchon_tasks.stores._remote import RemoteStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from anarchon_tasks._durations import Duration
     from anarchon_tasks.clock import Clock
+    from anarchon_tasks.stores._remote import Operations
 
 
 class RedisStore(RemoteStore):
@@ -30,16 +35,29 @@ class RedisStore(RemoteStore):
         connection: The way to the server.
         prefix: The head of every key; ends in `:`.
         clock: Tells the time in place of the server, for tests that move it.
+        min_replicas: How many replicas must have a grant; the connection's client has a `pipeline` then.
+        replicas_timeout_ms: How long the server waits for them.
 
     """
 
     def __init__(
-        self, connection: Connection, *, prefix: str = options.DEFAULT_PREFIX, clock: Clock | None = None
+        self,
+        connection: Connection,
+        *,
+        prefix: str = options.DEFAULT_PREFIX,
+        clock: Clock | None = None,
+        min_replicas: int = 0,
+        replicas_timeout_ms: int = 100,
     ) -> None:
         options.check_prefix(prefix)
         self._connection = connection
         scripts = Scripts(connection, prefix=prefix, clock=clock)
-        super().__init__(scripts, namespace=prefix, location=connection.location)
+        operations: Operations = scripts
+        if min_replicas:
+            operations = ReplicatedScripts(
+                scripts, count=min_replicas, timeout_ms=replicas_timeout_ms, location=connection.location
+            )
+        super().__init__(operations, namespace=prefix, location=connection.location)
 
     def close(self) -> None:
         """Close the client that we opened; one that was handed in stays open."""
@@ -52,30 +70,36 @@ class RedisBackend:
 
     Args:
         redis: A URL (`redis://`, `rediss://` for TLS, `unix://` for a socket), the options of one as a mapping
-            (`{"host": "cache", "password": ...}`), or a client: anything with `execute_command(*args)`. A client stays
-            open when the store closes, and its timeouts and retries are its own. By default localhost:6379.
+            (`{"host": "cache", "password": ...}`), or a client: one of redis-py, valkey-py or GLIDE's synchronous
+            one, or anything with `execute_command(*args)`. A client stays open when the store closes, and its timeouts
+            and retries are its own. By default localhost:6379.
         prefix: The head of every key; ends in `:`. Instances that share it share jobs.
-        strategy: How one winner is picked; in this version `lease` alone.
+        strategy: How one winner is picked: a name, or a mapping with the `name` and that strategy's settings. In this
+            version `lease` alone, which has none.
+        min_replicas: How many replicas must have a grant before anything runs. 0: the server's own word is enough.
+        min_replicas_timeout: How long the server waits for them.
 
-    `prefix` and `strategy` may also stand in the query of the URL, and so may the driver's `db`, `client_name`,
-    `protocol`, `max_connections`, `health_check_interval`, `socket_timeout`, `socket_connect_timeout`,
-    `socket_keepalive` and `ssl_*`.
+    Our options may also stand in the query of the URL, and so may the driver's `db`, `client_name`, `protocol`,
+    `max_connections`, `health_check_interval`, `socket_timeout`, `socket_connect_timeout`, `socket_keepalive` and
+    `ssl_*`.
 
     """
 
     redis: str | Mapping[str, object] | Client | None = None
     prefix: str = field(default=options.DEFAULT_PREFIX, kw_only=True)
-    strategy: str = field(default="lease", kw_only=True)
+    strategy: str | Mapping[str, object] = field(default=strategies.DEFAULT, kw_only=True)
+    min_replicas: int = field(default=0, kw_only=True)
+    min_replicas_timeout: Duration = field(default=options.DEFAULT_REPLICAS_TIMEOUT, kw_only=True)
 
     def __post_init__(self) -> None:
-        _prepare(self, "redis")
+        _prepare(self, "redis", {})
 
     def __repr__(self) -> str:
         return _shown(self, "redis")
 
     def open(self) -> RedisStore:
         """Return a store with these settings. It connects at its first call."""
-        return RedisStore(_connection(self.redis, drivers=("redis",), extra="redis"), prefix=self.prefix)
+        return _opened(self, self.redis, drivers=("redis",), extra="redis")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -86,30 +110,35 @@ class ValkeyBackend:
         valkey: As `redis` of `RedisBackend`, with the schemes `valkey://` and `valkeys://` too. A URL is opened with
             the package `valkey`, or with `redis` when that is missing.
         prefix: The head of every key; ends in `:`. Instances that share it share jobs.
-        strategy: How one winner is picked; in this version `lease` alone.
+        strategy: As with `RedisBackend`. `idmp` is refused: Valkey has no command for it.
+        min_replicas: How many replicas must have a grant before anything runs. 0: the server's own word is enough.
+        min_replicas_timeout: How long the server waits for them.
 
     """
 
     valkey: str | Mapping[str, object] | Client | None = None
     prefix: str = field(default=options.DEFAULT_PREFIX, kw_only=True)
-    strategy: str = field(default="lease", kw_only=True)
+    strategy: str | Mapping[str, object] = field(default=strategies.DEFAULT, kw_only=True)
+    min_replicas: int = field(default=0, kw_only=True)
+    min_replicas_timeout: Duration = field(default=options.DEFAULT_REPLICAS_TIMEOUT, kw_only=True)
 
     def __post_init__(self) -> None:
-        _prepare(self, "valkey")
+        _prepare(self, "valkey", strategies.NOT_ON_VALKEY)
 
     def __repr__(self) -> str:
         return _shown(self, "valkey")
 
     def open(self) -> RedisStore:
         """Return a store with these settings. It connects at its first call."""
-        return RedisStore(_connection(self.valkey, drivers=("valkey", "redis"), extra="valkey"), prefix=self.prefix)
+        return _opened(self, self.valkey, drivers=("valkey", "redis"), extra="valkey")
 
 
-def _prepare(backend: RedisBackend | ValkeyBackend, name: str) -> None:
+def _prepare(backend: RedisBackend | ValkeyBackend, name: str, refused: Mapping[str, str]) -> None:
     """Check the settings, and take those out of the URL that are ours."""
     target = getattr(backend, name)
     if isinstance(target, str):
-        target, found = options.from_url(target, prefix=backend.prefix, strategy=backend.strategy)
+        given = {option: getattr(backend, option) for option in options.DEFAULTS}
+        target, found = options.from_url(target, **given)
         for option, value in {name: target, **found}.items():
             object.__setattr__(backend, option, value)
     elif isinstance(target, Mapping):
@@ -117,13 +146,51 @@ def _prepare(backend: RedisBackend | ValkeyBackend, name: str) -> None:
     elif target is not None:
         _check_client(target, name)
     options.check_prefix(backend.prefix)
-    options.check_strategy(backend.strategy)
+    strategy = strategies.parse(backend.strategy, refused=refused)
+    known = {"name": strategy.name, **strategy.settings} if strategy.settings else strategy.name
+    object.__setattr__(backend, "strategy", known)
+    object.__setattr__(backend, "min_replicas", options.replicas(backend.min_replicas))
+    if backend.min_replicas and _is_client(target):
+        _check_pipelines(target, name, backend.min_replicas)
+    _replicas_timeout_ms(backend, getattr(backend, name))
+
+
+def _replicas_timeout_ms(
+    backend: RedisBackend | ValkeyBackend, target: str | Mapping[str, object] | Client | None
+) -> int:
+    if not backend.min_replicas:
+        return options.replicas_timeout_ms(backend.min_replicas_timeout)
+    if target is None or isinstance(target, str | Mapping):
+        kwargs = options.arguments(target)
+    else:
+        kwargs = options.of_client(target)
+    return options.replicas_timeout_ms(backend.min_replicas_timeout, kwargs.get("socket_timeout"))
+
+
+def _opened(
+    backend: RedisBackend | ValkeyBackend,
+    target: str | Mapping[str, object] | Client | None,
+    *,
+    drivers: Sequence[str],
+    extra: str,
+) -> RedisStore:
+    return RedisStore(
+        _connection(target, drivers=drivers, extra=extra),
+        prefix=backend.prefix,
+        min_replicas=backend.min_replicas,
+        replicas_timeout_ms=_replicas_timeout_ms(backend, target),
+    )
 
 
 def _shown(backend: RedisBackend | ValkeyBackend, name: str) -> str:
     target = getattr(backend, name)
     shown = "client" if _is_client(target) else repr(options.location(target))
-    return f"{type(backend).__name__}({name}={shown}, prefix={backend.prefix!r}, strategy={backend.strategy!r})"
+    more = "".join(
+        f", {option}={value!r}"
+        for option in ("min_replicas", "min_replicas_timeout")
+        if (value := getattr(backend, option)) != options.DEFAULTS[option]
+    )
+    return f"{type(backend).__name__}({name}={shown}, prefix={backend.prefix!r}, strategy={backend.strategy!r}{more})"
 
 
 def _is_client(target: object) -> bool:
@@ -133,15 +200,24 @@ def _is_client(target: object) -> bool:
 def _check_client(client: object, name: str) -> None:
     command = getattr(client, "execute_command", None)
     kind = type(client).__name__
-    if command is None or isinstance(client, type):
+    is_glide = _glide.is_glide(client)
+    if (command is None and not is_glide) or isinstance(client, type):
         raise ConfigError(
             f"{name}={kind} is not a way to a server: give a URL, a mapping of options, or a client with "
             "execute_command(*args)"
         )
-    if inspect.iscoroutinefunction(command):
+    if inspect.iscoroutinefunction(command) or (is_glide and _glide.is_asynchronous(client)):
         raise ConfigError(f"{name}={kind} is an asynchronous client: give a synchronous one, or a URL")
-    if hasattr(client, "get_node_from_key"):
+    if hasattr(client, "get_node_from_key") or (is_glide and _glide.is_cluster(client)):
         raise ConfigError(f"{name}={kind} is a client of a cluster, which this version cannot use: give one server")
+
+
+def _check_pipelines(client: object, name: str, count: int) -> None:
+    if not (hasattr(client, "pipeline") or _glide.is_glide(client)):
+        raise ConfigError(
+            f"min_replicas={count} needs a client that can send several commands on one connection, and "
+            f"{name}={type(client).__name__} has no pipeline(): give a client of redis-py, valkey-py or GLIDE, or a URL"
+        )
 
 
 def _connection(
@@ -149,7 +225,8 @@ def _connection(
 ) -> Connection:
     if target is not None and not isinstance(target, str | Mapping):
         kwargs = options.of_client(target)
-        return Connection(client=target, location=options.location_of(kwargs), secrets=options.secrets(kwargs))
+        client = cast("Client", _glide.GlideClient(target)) if _glide.is_glide(target) else target
+        return Connection(client=client, location=options.location_of(kwargs), secrets=options.secrets(kwargs))
     kwargs = options.arguments(target)
     driver = _driver(drivers, extra)
     return Connection(

@@ -28,6 +28,7 @@ from anarchon_tasks import (
     StoreError,
     StoreFormatError,
     StoreUnavailable,
+    TooFewReplicas,
     UnknownJob,
     ValkeyBackend,
     at,
@@ -138,7 +139,7 @@ if run is not None:
 
 errors: list[type[AnarchonError]] = [
     *(ConfigError, LeaseLost, PublishError, RunRefused, ScheduleError),
-    *(StoreError, StoreFormatError, StoreUnavailable, UnknownJob),
+    *(StoreError, StoreFormatError, StoreUnavailable, TooFewReplicas, UnknownJob),
 ]
 assert_type(ConfigError().code, str)
 value_error: type[ValueError] = ScheduleError

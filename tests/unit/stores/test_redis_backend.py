@@ -134,8 +134,23 @@ def test_options_as_a_mapping() -> None:
         ({"prefix": "{a}:"}, "use 'a:'"),
         ({"prefix": ""}, "use 'cron:'"),
         ({"prefix": None}, "is not a text"),
-        ({"strategy": "stream-id"}, "the strategies are: lease"),
+        ({"strategy": "leases"}, "does not exist; the strategies are: lease, stream-id, idmp, script"),
         ({"strategy": ["lease"]}, "does not exist"),
+        ({"strategy": "stream-id"}, "strategy='stream-id' is not available in this version: use 'lease'"),
+        ({"strategy": {"name": "script", "window": "10m"}}, "strategy='script' is not available in this version"),
+        ({"strategy": {"name": "idmp", "duration": 900, "max_size": 5}}, "'idmp' is not available in this version"),
+        ({"strategy": {"name": "lease", "window": 1}}, "window is a setting of script, not of lease; lease has no"),
+        ({"strategy": {"name": "script", "max_size": 1}}, "max_size is a setting of idmp, not of script; the settings"),
+        ({"strategy": {"name": "lease", "colour": 1}}, "'colour' is not a setting of a strategy; lease has no"),
+        ({"strategy": {"window": 1}}, "has no name: write {'name': 'lease'}"),
+        ({"redis": "redis://cache?strategy=script"}, "'script' is not available in this version"),
+        ({"redis": "redis://cache?strategy=script", "strategy": {"name": "idmp"}}, "contradicts strategy='script'"),
+        ({"min_replicas": -1}, "min_replicas=-1 is not a number of replicas: give 0 or more"),
+        ({"min_replicas": True}, "min_replicas=True is not"),
+        ({"redis": "redis://cache?min_replicas=x"}, "min_replicas='x' is not"),
+        ({"min_replicas_timeout": "soon"}, "min_replicas_timeout='soon' is not a duration"),
+        ({"min_replicas": 1, "min_replicas_timeout": "2s"}, "less than the socket_timeout of 2 s"),
+        ({"redis": Recorder(), "min_replicas": 1}, "min_replicas=1 needs a client that can send several commands"),
     ],
 )
 def test_refused_settings(kwargs: dict[str, Any], said: str) -> None:
@@ -144,6 +159,28 @@ def test_refused_settings(kwargs: dict[str, Any], said: str) -> None:
         RedisBackend(**kwargs)
     assert said in str(caught.value)
     assert SECRET not in str(caught.value)
+
+
+def test_a_strategy_with_its_settings() -> None:
+    """A strategy is a name, or a mapping with its name; both mean the same when there are no settings."""
+    assert RedisBackend(strategy={"name": "lease"}).strategy == "lease"
+    assert RedisBackend("redis://h", strategy={"name": "lease"}).open().capabilities.leases
+
+
+def test_valkey_cannot_have_idmp() -> None:
+    """Where a strategy cannot work it is refused at once, with the reason and what can be used."""
+    with pytest.raises(ConfigError, match=r"'idmp' cannot be used here: Valkey has no XADD IDMP\. Use one of: lease"):
+        ValkeyBackend(strategy="idmp")
+    with pytest.raises(ConfigError, match="Valkey has no XADD IDMP"):
+        backend_from_url("valkey://cache?strategy=idmp")
+
+
+def test_replicas_in_the_url() -> None:
+    """The options for replicas may stand in the URL, and are shown when they are not the defaults."""
+    backend = ValkeyBackend("valkey://cache?min_replicas=2&min_replicas_timeout=50ms")
+    assert (backend.min_replicas, backend.min_replicas_timeout) == (2, "50ms")
+    assert repr(backend).endswith("strategy='lease', min_replicas=2, min_replicas_timeout='50ms')")
+    assert "min_replicas" not in repr(RedisBackend())
 
 
 def test_unknown_arguments_are_errors() -> None:
@@ -172,7 +209,7 @@ def test_any_client_with_execute_command() -> None:
     store = RedisBackend(client, prefix="a:").open()
     assert store.claim([]).now_ms == 5
     store.close()
-    [(command, _, keys, prefix, now, *_)] = client.commands
+    (command, _, keys, prefix, now, *_) = client.commands[0]
     assert (command, keys, prefix, now, client.closed) == ("EVALSHA", 0, b"a:", 0, False)
     assert store.location == "Recorder"
     assert repr(RedisBackend(client)) == "RedisBackend(redis=client, prefix='cron:', strategy='lease')"
