@@ -153,7 +153,8 @@ class Run:
     retries: int = 0
     """How many retries of the task's own this attempt has seen."""
     refused: int = 0
-    """How many late writes of this attempt were refused after it had lost the run."""
+    """How many late writes of this attempt were refused after it had lost the run. One that was sent again, because its
+    reply was lost, counts again."""
     task_id: str | None = None
     error: str | None = None
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote, unquote
 
-from anarchon_tasks.model import Run, RunRef, Status, Trigger
+from anarchon_tasks.model import Reason, Run, RunRef, Status, Trigger
 from anarchon_tasks.stores.base import BeginAnswer, BeginKind, ClaimAnswer, ClaimKind, Delivery, Registered
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def _claim(ask: Claim, key: Key, policy: int) -> list[object]:
         ask.queue_begun_ms,
         ask.trigger,
         ask.gap_ms,
+        ask.takeover,
     ]
 
 
@@ -217,7 +218,7 @@ def claimed(answer: list[Any]) -> ClaimAnswer:
         return ClaimAnswer(kind=kind, error=answer[1])
     if len(answer) == 3:  # noqa: PLR2004 - an answer without a run
         return ClaimAnswer(kind=kind, floor=answer[1], until=answer[2])
-    _, floor, until, attempt, token, status, run, tracked, trigger = answer
+    _, floor, until, attempt, token, status, run, tracked, trigger, *why = answer
     return ClaimAnswer(
         kind=kind,
         floor=floor,
@@ -228,6 +229,7 @@ def claimed(answer: list[Any]) -> ClaimAnswer:
         run=run,
         tracked=tracked,
         trigger=_TRIGGERS[trigger],
+        reason=Reason(why[0]) if why and why[0] else None,
     )
 
 

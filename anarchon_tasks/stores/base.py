@@ -1,9 +1,11 @@
 """What a store must guarantee, in the calls that the rest of the package makes.
 
 Every call takes a batch and costs one round trip. Every call may be executed twice (a driver that repeats it after a
-lost reply): the second execution answers as the first did. Each item of a batch is decided atomically and apart from
-the others; one that fails answers with `error` and does not spoil them. The time of every decision is the store's own
-and comes back in the reply.
+lost reply): the second execution answers as the first did, and leaves the account as the first did. Two answers tell
+what their own execution did: `Registered.changed` and that of `forget`. And one number counts executions, since nothing
+tells a repeated call from a second one: `Run.refused`. Each item of a batch is decided atomically and apart from the
+others; one that fails answers with `error` and does not spoil them. The time of every decision is the store's own and
+comes back in the reply.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ class Registered:
     floor: int = 0
     """Slots at or below it are none of the job's: it was registered, or its schedule changed, after them."""
     changed: bool = False
+    """Whether this very execution of the call changed the job; a repeat of it did not."""
     error: str | None = None
 
 
@@ -138,6 +141,9 @@ class Claim:
     queue_begun_ms: int = 0
     """When some run of the job's queue last began, as far as the caller knows."""
     trigger: Trigger = Trigger.SCHEDULE
+    takeover: bool = True
+    """False after an outage of the store, or when the caller cannot know of one: live workers beat first, and a run
+    that was begun is left to them."""
 
 
 class ClaimKind(StrEnum):
@@ -173,9 +179,11 @@ class ClaimAnswer:
     until: int = 0
     status: Status | None = None
     run: str | None = None
-    """The run that the answer is about: this one, or the one in the way."""
+    """The run that the answer is about: this one, or (`wait`) the one in the way."""
     tracked: bool = True
     trigger: Trigger = Trigger.SCHEDULE
+    reason: Reason | None = None
+    """Why the run ended, told to the claim that decided its end, and to its repeat, alone."""
     error: str | None = None
 
 
@@ -361,7 +369,7 @@ class LeaseStore(Protocol):
         ...
 
     def forget(self, names: Sequence[str]) -> Reply[bool]:
-        """Remove definitions from the list that readers see. The account of the job stays."""
+        """Remove definitions from the list that readers see. The account of the job stays. False: it was not there."""
         ...
 
     def claim(self, claims: Sequence[Claim]) -> Reply[ClaimAnswer]:

@@ -223,7 +223,10 @@ def claim(account: Account, ask: Claim, now: int) -> ClaimAnswer:
     return answer if answer is not None else _busy(account, state, now)
 
 
-def _answer(account: Account, kind: ClaimKind, state: RunState | None = None, until: int = 0) -> ClaimAnswer:
+def _answer(
+    account: Account, kind: ClaimKind, state: RunState | None = None, until: int = 0, *, decided: bool = False
+) -> ClaimAnswer:
+    """Answer about a run; `decided`: this claim, or the one that it repeats, ended it."""
     floor = account.job.floor or 0
     if state is None:
         return ClaimAnswer(kind=kind, floor=floor, until=until)
@@ -237,6 +240,7 @@ def _answer(account: Account, kind: ClaimKind, state: RunState | None = None, un
         run=state.ref.run,
         tracked=state.tracked,
         trigger=state.trigger,
+        reason=state.reason if decided else None,
     )
 
 
@@ -275,14 +279,14 @@ def _claim_new(account: Account, ask: Claim, floor: int, now: int) -> ClaimAnswe
             # What would have been superseded if this slot had won shares its fate.
             ask = replace(ask, ranges=tuple(overlapped(item) for item in ask.ranges))
             _settle_ranges(account, ask)
-            _settle(account, ask, state, kind, Reason.OVERLAP, now)
+            return _settle(account, ask, state, kind, Reason.OVERLAP, now)
         return _answer(account, kind, other, max(other.lease_until, other.not_before, now))
     for other in superseded:
         _end(account, other, Status.MISSED, now, Reason.SUPERSEDED, ask.policy.history_size)
     _settle_ranges(account, ask)
     _raise_floor(account, ask)
     _grant_claim(account, state, ask, now)
-    _trim(account, ask.policy, now)
+    _trim(account, ask.policy, now, keep=ask.ref)
     return _answer(account, ClaimKind.WON, state)
 
 
@@ -326,8 +330,9 @@ def _exclusive(ask: Claim) -> bool:
 def _claim_known(account: Account, ask: Claim, state: RunState, now: int) -> ClaimAnswer | None:
     """Claim a run that has a state. None: somebody has it, or it is not its time."""
     if not state.open:
-        settled = _SETTLED.get(state.status) if state.grant_id == ask.claim_id else None
-        return _answer(account, settled or ClaimKind.DONE, state)
+        repeated = state.grant_id == ask.claim_id
+        kind = _SETTLED.get(state.status, ClaimKind.DONE) if repeated else ClaimKind.DONE
+        return _answer(account, kind, state, decided=repeated)
     if state.lease_until > now:
         same = state.status is Status.CLAIMED and state.grant_id == ask.claim_id
         return _answer(account, ClaimKind.WON, state) if same else None
@@ -350,22 +355,33 @@ def _recover(account: Account, ask: Claim, state: RunState, now: int) -> ClaimAn
             ask.claim_id,
         }:
             # Its holder died without a word: the message may have been published.
-            _end(account, state, Status.LOST, now, Reason.PUBLISH_UNKNOWN, ask.policy.history_size)
-            return _answer(account, ClaimKind.DONE, state)
+            return _end_by_claim(account, ask, state, Status.LOST, Reason.PUBLISH_UNKNOWN, now)
         case Status.CLAIMED if state.unstarted_claim and now > state.latest:
             reason = Reason.PUBLISH_FAILED if state.releases else Reason.NO_INSTANCE
-            _end(account, state, Status.MISSED, now, reason, ask.policy.history_size)
-            return _answer(account, ClaimKind.LATE, state)
+            return _end_by_claim(account, ask, state, Status.MISSED, reason, now)
         case Status.QUEUED if not state.parked:
             return _recover_queued(account, ask, state, now)
+        case Status.QUEUED | Status.RUNNING if not ask.takeover:
+            return _busy(account, state, now)
         case Status.QUEUED | Status.RUNNING:
             state.not_before = state.lease_until + ask.policy.takeover_delay_ms
             if state.not_before > now:
                 account.put(state)
                 return None
             reason = Reason.RETRY_LOST if state.parked else state.reason or Reason.TAKEN_OVER
-            return _next_attempt(account, state, reason, ask.policy.max_attempts, ask.policy.history_size, now)
+            if state.attempt >= ask.policy.max_attempts:
+                return _end_by_claim(account, ask, state, Status.INTERRUPTED, reason, now)
+            _next_attempt(account, state, reason, ask.policy.history_size, now)
     return None
+
+
+def _end_by_claim(
+    account: Account, ask: Claim, state: RunState, status: Status, reason: Reason, now: int
+) -> ClaimAnswer:
+    """End a run that was to be taken over, and remember the claim for its repeat."""
+    state.grant_id = ask.claim_id
+    _end(account, state, status, now, reason, ask.policy.history_size)
+    return _answer(account, _SETTLED.get(status, ClaimKind.DONE), state, decided=True)
 
 
 def _recover_queued(account: Account, ask: Claim, state: RunState, now: int) -> ClaimAnswer | None:
@@ -379,17 +395,11 @@ def _recover_queued(account: Account, ask: Claim, state: RunState, now: int) -> 
         end = Status.LOST, Reason.NEVER_STARTED
     if end is None:
         return None
-    _end(account, state, end[0], now, end[1], policy.history_size)
-    return _answer(account, ClaimKind.DONE, state)
+    return _end_by_claim(account, ask, state, end[0], end[1], now)
 
 
-def _next_attempt(
-    account: Account, state: RunState, reason: Reason, max_attempts: int, history_size: int, now: int
-) -> ClaimAnswer | None:
-    """Close the attempt that died; begin the next, or end the run when the attempts are used up."""
-    if state.attempt >= max_attempts:
-        _end(account, state, Status.INTERRUPTED, now, reason, history_size)
-        return _answer(account, ClaimKind.DONE, state)
+def _next_attempt(account: Account, state: RunState, reason: Reason, history_size: int, now: int) -> None:
+    """Close the attempt that died, and make the next one."""
     state.status, state.reason, state.finished_at = Status.INTERRUPTED, reason, now
     account.record(state.entry(), keep=history_size)
     state.attempt += 1
@@ -397,7 +407,6 @@ def _next_attempt(
     state.parked, state.retries, state.delivered = False, NOT_STARTED, None
     state.publishes = state.releases = state.not_before = 0
     state.claimed_at = state.enqueued_at = state.started_at = state.task_id = None
-    return None
 
 
 def _grant_claim(account: Account, state: RunState, ask: Claim, now: int) -> None:
@@ -416,8 +425,8 @@ def _settle(account: Account, ask: Claim, state: RunState, kind: ClaimKind, reas
     if not _joined(account, ask, status, reason):
         account.record(state.entry(), keep=ask.policy.history_size)
     _raise_floor(account, ask)
-    _trim(account, ask.policy, now)
-    return _answer(account, kind, state)
+    _trim(account, ask.policy, now, keep=ask.ref)
+    return _answer(account, kind, state, decided=True)
 
 
 def _joined(account: Account, ask: Claim, status: Status, reason: Reason) -> bool:
@@ -464,13 +473,16 @@ def _raise_floor(account: Account, ask: Claim) -> None:
         account.job.floor = max(account.job.floor or 0, ask.ref.slot)
 
 
-def _trim(account: Account, policy: Policy, now: int) -> None:
-    """Drop the oldest ended states, a few per step; open ones at the bottom do not stop it. And what is too old."""
+def _trim(account: Account, policy: Policy, now: int, *, keep: RunRef) -> None:
+    """Drop the oldest ended states, a few per step; open ones at the bottom do not stop it. And what is too old.
+
+    The run of this very step is kept: it answers the repeat of its claim.
+    """
     if policy.history_ttl_ms is not None:
         account.forget(before=now - policy.history_ttl_ms)
     limit = TRIM_STEP + account.open_count()
     for state in list(account.oldest(below=now - policy.keep_ms, limit=limit)):
-        if not state.open:
+        if not state.open and state.ref != keep:
             account.drop(state.ref)
             account.job.trimmed = max(account.job.trimmed, state.ref.slot)
 
@@ -516,14 +528,18 @@ def queued(account: Account, record: Queued, now: int) -> bool:
 def release(account: Account, record: Release, now: int) -> bool:
     """Hand a claim back. The run stays on record; after a failed publish it rests for a while."""
     state = account.get(record.ref)
-    if state is None or state.token != record.token or state.status is not Status.CLAIMED:
+    if state is None or state.token != record.token:
         return False
+    handed_back = not state.grant_id
+    if state.status is not Status.CLAIMED:
+        return handed_back and state.status is Status.LOST  # the repeat of what ended it
     if record.unknown and record.policy.delivery is Delivery.AT_MOST_ONCE:
+        state.grant_id = ""
         _end(account, state, Status.LOST, now, Reason.PUBLISH_UNKNOWN, record.policy.history_size)
         return True
-    if state.lease_until <= now and state.not_before > now:
+    if handed_back and state.lease_until <= now:
         return True
-    if record.failed:
+    if record.failed and not handed_back:
         state.releases += 1
         state.error = record.error
         state.not_before = now + min(30_000, 1_000 << min(state.releases - 1, 5))
@@ -605,8 +621,10 @@ def _begin_running(account: Account, ask: Begin, state: RunState, now: int) -> B
     if alive or not ask.takeover:
         return BeginAnswer(kind=BeginKind.BUSY, status=state.status, until=state.lease_until)
     reason = state.reason or Reason.TAKEN_OVER
-    if _next_attempt(account, state, reason, ask.max_attempts, ask.history_size, now) is not None:
+    if state.attempt >= ask.max_attempts:
+        _end(account, state, Status.INTERRUPTED, now, reason, ask.history_size)
         return BeginAnswer(kind=BeginKind.DONE, status=state.status)
+    _next_attempt(account, state, reason, ask.history_size, now)
     return _start(account, ask, state, now)
 
 

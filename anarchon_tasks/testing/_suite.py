@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anarchon_tasks.testing._suite_claims import ClaimTests, RegisterTests
 from anarchon_tasks.testing._suite_overlap import OverlapTests, PublishTests
+from anarchon_tasks.testing._suite_repeats import RepeatTests
 from anarchon_tasks.testing._suite_store import (
     BatchTests,
     ConnectionTests,
@@ -27,6 +28,7 @@ class LeaseStoreSuite(
     TrimTests,
     IndexTests,
     BatchTests,
+    RepeatTests,
     NameTests,
     ConnectionTests,
 ):

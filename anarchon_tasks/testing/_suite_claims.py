@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from anarchon_tasks.model import Reason, RunRef, Status
 from anarchon_tasks.stores.base import ClaimKind, Definition, Policy, SlotRange
 from anarchon_tasks.testing._lab import ALLOW, LONG_MS, MANUAL, Lab
+from anarchon_tasks.testing._repeats_scheduler import CASES
 
 if TYPE_CHECKING:
     from anarchon_tasks.testing._lab import StoreAdapter
@@ -244,6 +245,28 @@ class ClaimTests:
         lab.finish(lab.ref(1_000), lab.running(lab.ref(1_000)).token, Status.FAILED)
         answer = lab.claim(lab.ref(1_000))
         assert (answer.kind, answer.status) == (ClaimKind.DONE, Status.FAILED)
+
+    def test_an_end_is_told_to_the_claim_that_decided_it(self, adapter: StoreAdapter) -> None:
+        """A claim that ends a run instead of taking it over is told why, and so is its repeat; nobody else is."""
+        lab = Lab(adapter)
+        for name, settled, status in (
+            ("settled_as_late", Reason.NO_INSTANCE, Status.MISSED),
+            ("settled_as_overlap", Reason.OVERLAP, Status.SKIPPED),
+            ("ends_as_interrupted", Reason.TAKEN_OVER, Status.INTERRUPTED),
+            ("ends_as_expired", Reason.DEADLINE, Status.EXPIRED),
+            ("ends_as_lost", Reason.NEVER_STARTED, Status.LOST),
+            ("ends_as_perhaps_published", Reason.PUBLISH_UNKNOWN, Status.LOST),
+            ("ends_as_missed", Reason.NO_INSTANCE, Status.MISSED),
+        ):
+            [case] = [case for case in CASES if case.name == name]
+            call = case.prepare(lab, name)
+            for _ in range(2):
+                [answer] = call(lab.store).answers
+                assert (answer.reason, answer.status) == (settled, status), name
+            stranger = lab.claim(RunRef.parse(name, answer.run or ""))
+            assert (stranger.kind, stranger.reason) == (ClaimKind.DONE, None), name
+        lab.job()
+        assert lab.won(lab.ref(1_000)).reason is None
 
     def test_manual_runs_stand_beside_the_floor(self, adapter: StoreAdapter) -> None:
         """A manual run can be claimed below the floor, is told apart by its key, and does not move the floor."""

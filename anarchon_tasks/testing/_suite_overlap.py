@@ -30,8 +30,8 @@ class OverlapTests:
         between = SlotRange(first=slot - 1, last=slot - 1, count=1, status=Status.MISSED, reason=Reason.TOO_LATE)
         ask = lab.ask(replace(lab.ref(0), slot=slot), ranges=(between,), gap_ms=1)
         [answer] = lab.claim_all([ask])
-        assert (answer.kind, answer.run) == (ClaimKind.OVERLAP, lab.ref(1_000).run)
-        assert lab.claim_all([ask])[0].kind is ClaimKind.OVERLAP
+        assert (answer.kind, answer.run, answer.reason) == (ClaimKind.OVERLAP, ask.ref.run, Reason.OVERLAP)
+        assert lab.claim_all([ask]) == [answer]
         assert lab.finish(lab.ref(1_000), earlier.token)
         assert lab.claim(ask.ref).kind is ClaimKind.DONE
         assert lab.told() == [

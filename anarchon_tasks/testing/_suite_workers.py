@@ -110,6 +110,27 @@ class BeginTests:
         assert lab.begin(ref, token, takeover=False).kind is BeginKind.BUSY
         assert lab.history()[0].attempt == 1
 
+    def test_no_takeover_by_a_claim_after_an_outage(self, adapter: StoreAdapter) -> None:
+        """A scheduler can leave runs that were begun to their workers, and still claim those that nobody executes."""
+        lab = Lab(adapter)
+        for name in ("running", "parked", "claimed", "queued"):
+            lab.job(name)
+        refs = {name: lab.ref(1_000, name) for name in ("running", "parked", "claimed", "queued")}
+        running = lab.running(refs["running"]).token
+        lab.end_lease(refs["running"], running)
+        lab.park(refs["parked"], lab.running(refs["parked"]).token, start_timeout_ms=1)
+        lab.end_lease(refs["claimed"], lab.won(refs["claimed"]).token, phase=Status.CLAIMED)
+        lab.waiting(refs["queued"], policy=replace(ALLOW, start_timeout_ms=1))
+        lab.pass_ms(1)
+        answers = {name: lab.claim(ref, takeover=False) for name, ref in refs.items()}
+        assert {name: (answer.kind, answer.attempt) for name, answer in answers.items()} == {
+            "running": (ClaimKind.RUNNING, 1),
+            "parked": (ClaimKind.RUNNING, 1),
+            "claimed": (ClaimKind.WON, 1),
+            "queued": (ClaimKind.WON, 1),
+        }
+        assert lab.beat(refs["running"], running), "its worker was alive"
+
     def test_late_beat_counts(self, adapter: StoreAdapter) -> None:
         """A beat after the lease end keeps the run as long as nobody took it over."""
         lab = Lab(adapter)

@@ -202,6 +202,7 @@ class SameAnswers(RuleBasedStateMachine):
         seen=st.sampled_from((0, 0, 0, 0, 1)),
         begun=waits,
         backfill=st.sampled_from((False, False, False, True)),
+        takeover=st.sampled_from((True, True, True, False)),
     )
     def claim(
         self,
@@ -210,6 +211,7 @@ class SameAnswers(RuleBasedStateMachine):
         seen: int,
         begun: int,
         backfill: bool,
+        takeover: bool = True,
     ) -> None:
         """Claim one or several runs, now and then with a floor that is not the present one."""
         claims = [
@@ -225,6 +227,7 @@ class SameAnswers(RuleBasedStateMachine):
                 tracked=tracked,
                 queue_begun_ms=self.clock.now - begun,
                 trigger=Trigger.MANUAL if ref.key else Trigger.BACKFILL if backfill else Trigger.SCHEDULE,
+                takeover=takeover,
             )
             for ref, claim_id, policy, settled, jitter, late in ((self.ref(pick), *rest) for pick, *rest in asked)
         ]

@@ -52,13 +52,17 @@ local function begin_running(account, ask, state)
   if state.grant_id == ask.delivery_id and not state.reason then
     state.lease_until = math.max(state.lease_until, NOW + ask.lease)
     put(account, state)
+    index_again(account.name, state.run, ending(state))
     return admitted(state)
   end
   if is_retry_of(ask, state) then return start(account, ask, state) end
   if alive or not ask.takeover then return answer('busy', state.status, state.lease_until) end
-  if next_attempt(account, state, state.reason or 'taken_over', ask.max_attempts, ask.history) then
+  local reason = state.reason or 'taken_over'
+  if state.attempt >= ask.max_attempts then
+    end_run(account, state, 'interrupted', reason, ask.history)
     return answer('done', state.status)
   end
+  next_attempt(account, state, reason, ask.history)
   return start(account, ask, state)
 end
 

@@ -19,15 +19,18 @@ local function ask_from(v)
   return {
     run = v[2], slot = v[3], claim_id = v[4], instance = v[5], policy = POLICIES[v[6] + 1], due = v[7], latest = v[8],
     floor = v[9], ranges = v[10], tracked = v[11], late_reason = v[12], queue_begun = v[13], trigger = v[14], gap = v[15],
+    takeover = v[16],
   }
 end
 
-local function answer(account, kind, state, till)
+-- Answer about a run; `decided`: this claim, or the one that it repeats, ended it.
+local function answer(account, kind, state, till, decided)
   local floor = int(account.floor or 0)
   if not state then return '["' .. kind .. '",' .. floor .. ',' .. int(till or 0) .. ']' end
   return '["' .. kind .. '",' .. floor .. ',' .. int(till or state.lease_until) .. ',' .. int(state.attempt)
     .. ',"' .. int(state.token) .. '","' .. state.status .. '",' .. cjson.encode(state.run)
-    .. (state.tracked and ',true,"' or ',false,"') .. state.trigger .. '"]'
+    .. (state.tracked and ',true,"' or ',false,"') .. state.trigger .. '",'
+    .. maybe_text(decided and state.reason) .. ']'
 end
 
 local function exclusive(ask)
@@ -46,8 +49,9 @@ local function raise_floor(account, ask)
   if ask.trigger == 'schedule' then account.floor = math.max(account.floor or 0, ask.slot) end
 end
 
--- Drop the oldest ended states, a few per step; open ones at the bottom do not stop it. And what is too old.
-local function trim(account, policy)
+-- Drop the oldest ended states, a few per step; open ones at the bottom do not stop it. And what is too old. The run of
+-- this very step is kept: it answers the repeat of its claim.
+local function trim(account, policy, kept)
   if policy.history_ttl then forget(account, NOW - policy.history_ttl) end
   local slots = key_of(account.name, 'slots')
   local limit = TRIM_STEP + (account.open_count or redis.call('SCARD', key_of(account.name, 'active')))
@@ -57,7 +61,7 @@ local function trim(account, policy)
   account.dropped = account.dropped or {}
   for i = 1, #oldest do
     local run = oldest[i]
-    if redis.call('SISMEMBER', active, run) == 0 then
+    if run ~= kept and redis.call('SISMEMBER', active, run) == 0 then
       redis.call('ZREM', slots, run)
       account.dropped[run] = true
       account.trimmed = math.max(account.trimmed, (parse_run(run)))
@@ -79,8 +83,8 @@ local function settle(account, ask, state, kind, reason)
   close_run(account, state, kind == 'overlap' and 'skipped' or 'missed', reason)
   if not joined(account, ask, state) then record_state(account, state, ask.policy.history) end
   raise_floor(account, ask)
-  trim(account, ask.policy)
-  return answer(account, kind, state)
+  trim(account, ask.policy, ask.run)
+  return answer(account, kind, state, nil, true)
 end
 
 local function grant(account, state, ask)
@@ -142,7 +146,7 @@ local function claim_new(account, ask)
         if range[5] == 'superseded' then range[4], range[5] = 'skipped', 'overlap' end
       end
       settle_ranges(account, ask)
-      settle(account, ask, state, kind, 'overlap')
+      return settle(account, ask, state, kind, 'overlap')
     end
     return answer(account, kind, other, math.max(other.lease_until, other.not_before, NOW))
   end
@@ -150,8 +154,15 @@ local function claim_new(account, ask)
   settle_ranges(account, ask)
   raise_floor(account, ask)
   grant(account, state, ask)
-  trim(account, ask.policy)
+  trim(account, ask.policy, ask.run)
   return answer(account, 'won', state)
+end
+
+-- End a run that was to be taken over, and remember the claim for its repeat.
+local function end_by_claim(account, ask, state, status, reason)
+  state.grant_id = ask.claim_id
+  end_run(account, state, status, reason, ask.policy.history)
+  return answer(account, status == 'missed' and 'late' or 'done', state, nil, true)
 end
 
 local function recover_queued(account, ask, state)
@@ -164,51 +175,49 @@ local function recover_queued(account, ask, state)
     status, reason = 'lost', 'never_started'
   end
   if not status then return nil end
-  end_run(account, state, status, reason, policy.history)
-  return answer(account, 'done', state)
+  return end_by_claim(account, ask, state, status, reason)
 end
 
--- Prepare a run whose lease is over for its next claim, or end it and return the answer.
+-- Prepare a run whose lease is over for its next claim, or end it and return the answer; or tell that it is left alone.
 local function recover(account, ask, state)
   local policy = ask.policy
   if state.status == 'claimed' then
     local silent = state.grant_id ~= '' and state.grant_id ~= ask.claim_id
     if policy.delivery == 'at_most_once' and silent then -- its holder died without a word: it may have published
-      end_run(account, state, 'lost', 'publish_unknown', policy.history)
-      return answer(account, 'done', state)
+      return end_by_claim(account, ask, state, 'lost', 'publish_unknown')
     end
     if not (unstarted_claim(state) and NOW > state.latest) then return nil end
-    end_run(account, state, 'missed', state.releases > 0 and 'publish_failed' or 'no_instance', policy.history)
-    return answer(account, 'late', state)
+    return end_by_claim(account, ask, state, 'missed', state.releases > 0 and 'publish_failed' or 'no_instance')
   end
   if state.status == 'queued' and not state.parked then return recover_queued(account, ask, state) end
+  if not ask.takeover then return nil, true end
   state.not_before = state.lease_until + policy.takeover_delay
   if state.not_before > NOW then
     put(account, state)
     return nil
   end
   local reason = state.parked and 'retry_lost' or state.reason or 'taken_over'
-  if next_attempt(account, state, reason, policy.max_attempts, policy.history) then
-    return answer(account, 'done', state)
-  end
+  if state.attempt >= policy.max_attempts then return end_by_claim(account, ask, state, 'interrupted', reason) end
+  next_attempt(account, state, reason, policy.history)
 end
 
 -- Claim a run that has a state. Nil: somebody has it, or it is not its time.
 local function claim_known(account, ask, state)
   if not OPEN[state.status] then
-    local kind = 'done'
-    if state.grant_id == ask.claim_id then
+    local repeated, kind = state.grant_id == ask.claim_id, 'done'
+    if repeated then
       kind = state.status == 'skipped' and 'overlap' or state.status == 'missed' and 'late' or 'done'
     end
-    return answer(account, kind, state)
+    return answer(account, kind, state, nil, repeated)
   end
   if state.lease_until > NOW then
-    if state.status == 'claimed' and state.grant_id == ask.claim_id then return answer(account, 'won', state) end
-    return nil
+    if state.status ~= 'claimed' or state.grant_id ~= ask.claim_id then return nil end
+    index_again(account.name, state.run, ending(state))
+    return answer(account, 'won', state)
   end
   if state.not_before > NOW then return nil end
-  local ended = recover(account, ask, state)
-  if ended then return ended end
+  local ended, left = recover(account, ask, state)
+  if ended or left then return ended end
   if state.lease_until > NOW or state.not_before > NOW then return nil end
   grant(account, state, ask)
   return answer(account, 'won', state)

@@ -13,12 +13,8 @@ local function end_run(account, state, status, reason, keep)
   record_state(account, state, keep)
 end
 
--- Close the attempt that died; begin the next. True: the attempts were used up and the run has ended.
-local function next_attempt(account, state, reason, max_attempts, keep)
-  if state.attempt >= max_attempts then
-    end_run(account, state, 'interrupted', reason, keep)
-    return true
-  end
+-- Close the attempt that died, and make the next one.
+local function next_attempt(account, state, reason, keep)
   state.status, state.reason, state.finished_at = 'interrupted', reason, NOW
   record_state(account, state, keep)
   state.attempt = state.attempt + 1
@@ -27,7 +23,6 @@ local function next_attempt(account, state, reason, max_attempts, keep)
   state.publishes, state.releases, state.not_before = 0, 0, 0
   state.claimed_at, state.enqueued_at, state.started_at, state.task_id = nil, nil, nil, nil
   state.starts = true
-  return false
 end
 
 local function log_start(account, state, by, keep)
