@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import re
 
+_COLUMN = re.compile(r'[(,]\s*"?(\w+)"? (?:TEXT|INTEGER)\b')
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
@@ -28,3 +29,8 @@ def _bare(body: str) -> str:
 def quoted(name: str) -> str:
     """Return the name as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def columns(table: str) -> list[str]:
+    """Return the names of the columns that a CREATE TABLE statement of ours makes, in their order."""
+    return _COLUMN.findall(table)

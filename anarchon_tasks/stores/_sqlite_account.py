@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from anarchon_tasks.model import Status
 from anarchon_tasks.stores import _sqlite_rows as rows
@@ -14,10 +14,16 @@ if TYPE_CHECKING:
 
     from anarchon_tasks.model import Run, RunRef
     from anarchon_tasks.stores._sqlite_file import SqliteFile
+    from anarchon_tasks.stores._sqlite_table import Change
 
 TRIM_ENTRIES = 100
 """How many entries of the history one step drops at most."""
+LOWEST = 9
+"""Where a row of an account says which is the lowest slot that has a state."""
 _SIZES = (1, 2, 5, 10, 25, 50, 100)
+
+Key: TypeAlias = tuple[int, str]
+"""The run of a job: its slot and its key."""
 
 
 class Step:
@@ -26,93 +32,95 @@ class Step:
     def __init__(self, file: SqliteFile, db: sqlite3.Connection, jobs: Iterable[str]) -> None:
         self.db = db
         self.sql = file.sql
+        self.file = file
         names = list(dict.fromkeys(jobs))
         found = {row[0]: row for row in _of_jobs(file, db, "jobs", names)}
         self.accounts = {name: Account(self, name, found.get(name)) for name in names}
-        for row in _of_jobs(file, db, "open", names) if found else ():
-            self.accounts[row[0]].rows[rows.row_ref(row)] = row
+        with_states = [name for name, row in found.items() if row[LOWEST] is not None]
+        for row in _of_jobs(file, db, "open", with_states) if with_states else ():
+            self.accounts[row[0]].rows[row[1:3]] = row
 
     def flush(self) -> None:
         """Write everything that the rules changed."""
-        put: list[rows.Row] = []
-        drop: list[rows.Row] = []
-        jobs: list[rows.Row] = []
+        states: list[Change] = []
+        jobs: list[Change] = []
         for account in self.accounts.values():
-            account.collect(put, drop, jobs)
-        self.write_states(put, drop)
-        if jobs:
-            self.db.executemany(self.sql["put_job"], jobs)
-
-    def write_states(self, put: list[rows.Row], drop: list[rows.Row]) -> None:
-        """Write states and remove others."""
-        if drop:
-            self.db.executemany(self.sql["drop_state"], drop)
-        if put:
-            self.db.executemany(self.sql["put_state"], put)
+            account.collect(states, jobs)
+        self.file.states.write(self.db, states)
+        self.file.jobs.write(self.db, jobs)
 
 
 class Account:
     """One job's account, as `rules.Account` asks for it."""
 
+    __slots__ = ("_entries", "_lowest", "_name", "_step", "_stored", "_touched", "job", "rows")
+
     def __init__(self, step: Step, name: str, row: rows.Row | None) -> None:
-        self.rows: dict[RunRef, rows.Row | None] = {}
+        self.rows: dict[Key, rows.Row | None] = {}
         """What is known of the states: all that are open, and those that were asked for."""
         self.job = rows.row_job(row) if row is not None else JobState()
         self._step = step
         self._name = name
-        self._stored = row[:-1] if row is not None else None
+        self._stored = row[:LOWEST] if row is not None else None
         self._entries: int = row[8] if row is not None else 0
-        self._lowest: int | None = row[9] if row is not None else None
-        self._touched: dict[RunRef, None] = {}
+        self._lowest: int | None = row[LOWEST] if row is not None else None
+        self._touched: dict[Key, rows.Row | None] = {}
+        """The states to write, as the table has them."""
 
     def get(self, ref: RunRef) -> RunState | None:
         """Return a run's state."""
-        try:
-            row = self.rows[ref]
-        except KeyError:
-            row = None
-            if self._lowest is not None and ref.slot >= self._lowest:
-                found = self._step.db.execute(self._step.sql["state"], (ref.job, ref.slot, ref.key))
-                row = found.fetchone()
-            self.rows[ref] = row
+        row = self._row((ref.slot, ref.key))
         return rows.row_state(row) if row is not None else None
+
+    def _row(self, key: Key) -> rows.Row | None:
+        try:
+            return self.rows[key]
+        except KeyError:
+            row: rows.Row | None = None
+            if self._lowest is not None and key[0] >= self._lowest:
+                row = self._step.db.execute(self._step.sql["state"], (self._name, *key)).fetchone()
+            self.rows[key] = row
+            return row
 
     def open_runs(self, *, claimed: bool = False) -> Iterable[RunState]:
         """Return the runs that have not ended, lowest slot first; or only those that an instance holds a claim of."""
         alive = [row for row in self._open() if not claimed or row[rows.STATUS] == Status.CLAIMED]
-        return [rows.row_state(row) for row in sorted(alive, key=rows.row_ref)]
+        return [rows.row_state(row) for row in sorted(alive, key=_key)]
 
     def open_count(self) -> int:
         """Return how many runs have not ended."""
-        return sum(1 for _ in self._open())
+        return len(self._open())
 
-    def _open(self) -> Iterable[rows.Row]:
-        return (row for row in self.rows.values() if row is not None and row[rows.WAKE] is not None)
+    def _open(self) -> list[rows.Row]:
+        return [row for row in self.rows.values() if row is not None and row[rows.WAKE] is not None]
 
     def put(self, state: RunState) -> None:
         """Store a run's state, new or changed."""
-        self.rows[state.ref] = rows.state_row(state)
-        self._touched[state.ref] = None
-        if self._lowest is None or state.ref.slot < self._lowest:
-            self._lowest = state.ref.slot
+        row = rows.state_row(state)
+        self._change(row[1:3], row)
+        if self._lowest is None or row[1] < self._lowest:
+            self._lowest = row[1]
+
+    def _change(self, key: Key, row: rows.Row | None) -> None:
+        if key not in self._touched:
+            self._touched[key] = self._row(key)
+        self.rows[key] = row
 
     def oldest(self, *, below: int, limit: int) -> Iterable[RunState]:
         """Return the states with the lowest slots below the given one, ended or not."""
         if self._lowest is None or self._lowest >= below:
             return []
-        put: list[rows.Row] = []
-        drop: list[rows.Row] = []
-        self._collect_states(put, drop)
-        self._step.write_states(put, drop)
+        changes: list[Change] = []
+        self._collect_states(changes)
+        self._step.file.states.write(self._step.db, changes)
         found = self._step.db.execute(self._step.sql["oldest"], (self._name, below, limit)).fetchall()
         for row in found:
-            self.rows[rows.row_ref(row)] = row
+            self.rows[row[1:3]] = row
         return [rows.row_state(row) for row in found]
 
     def drop(self, ref: RunRef) -> None:
         """Remove a run's state."""
-        self.rows[ref] = None
-        self._touched[ref] = None
+        self._change((ref.slot, ref.key), None)
 
     def settled_at(self, job: str, slot: int) -> Run | None:
         """Return the history's entry of a skipped or missed slot, or of the stretch that ends with it."""
@@ -149,21 +157,20 @@ class Account:
         if token:
             self._step.db.execute(self._step.sql["refuse"], (ref.job, ref.slot, ref.key, token))
 
-    def collect(self, put: list[rows.Row], drop: list[rows.Row], jobs: list[rows.Row]) -> None:
+    def collect(self, states: list[Change], jobs: list[Change]) -> None:
         """Give away what must be written."""
-        self._collect_states(put, drop)
+        self._collect_states(states)
         row = rows.job_row(self._name, self.job, self._entries)
         if row != self._stored and (self._stored is not None or self.job != JobState()):
-            jobs.append(row)
+            jobs.append((self._stored, row))
 
-    def _collect_states(self, put: list[rows.Row], drop: list[rows.Row]) -> None:
-        for ref in self._touched:
-            row = self.rows[ref]
-            if row is not None:
-                put.append(row)
-            else:
-                drop.append((ref.job, ref.slot, ref.key))
+    def _collect_states(self, changes: list[Change]) -> None:
+        changes += [(before, self.rows[key]) for key, before in self._touched.items()]
         self._touched.clear()
+
+
+def _key(row: rows.Row) -> Key:
+    return row[1], row[2]
 
 
 def _of_jobs(file: SqliteFile, db: sqlite3.Connection, statement: str, names: list[str]) -> Iterable[rows.Row]:

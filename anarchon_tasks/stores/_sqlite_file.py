@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from anarchon_tasks.clock import SystemClock
 from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
 from anarchon_tasks.stores import _mounts, _sql
+from anarchon_tasks.stores._sqlite_table import Table
 from anarchon_tasks.stores.base import FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 log = logging.getLogger("anarchon_tasks.stores")
@@ -46,11 +47,14 @@ class SqliteFile:
         self.busy_timeout_s = busy_timeout_s
         self._names = {name: table + suffix for name, suffix in _NAMES.items()}
         self._identifiers = {name: _sql.quoted(real) for name, real in self._names.items()}
-        self._schema = [text.format(**self._identifiers) for text in _sql.load("sqlite/schema.sql").values()]
+        schema = _sql.load("sqlite/schema.sql")
+        self._schema = {name: text.format(**self._identifiers) for name, text in schema.items()}
         self._texts = _sql.load("sqlite/statements.sql")
         self.sql = {name: self._filled(name, 1) for name in self._texts}
         """The statements; those that take several parameters, for one."""
         self._for_many: dict[tuple[str, int], str] = {}
+        self.states = self._table(_sql.columns(schema["state"]), key=3, name="state")
+        self.jobs = self._table(_sql.columns(schema["jobs"]), key=1, name="job")
         self._pool = _Pool()
         self._warned = False
 
@@ -62,7 +66,13 @@ class SqliteFile:
         return text
 
     def _filled(self, statement: str, count: int) -> str:
-        return self._texts[statement].format(**self._identifiers, marks=", ".join("?" * count))
+        marks = ", ".join("?" * count)
+        fill = {"marks": marks, "columns": "job", "sets": "job = ?"}
+        return self._texts[statement].format(**self._identifiers, **fill)
+
+    def _table(self, columns: Sequence[str], *, key: int, name: str) -> Table:
+        insert, update, delete = (self._texts[f"{what}_{name}"] for what in ("insert", "update", "delete"))
+        return Table(columns, key=key, insert=insert, update=update, delete=delete, names=self._identifiers)
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -172,7 +182,7 @@ class SqliteFile:
         db.execute("BEGIN IMMEDIATE")
         try:
             if not self._check_names(db):
-                for statement in self._schema:
+                for statement in self._schema.values():
                     db.execute(statement)
                 db.execute(self.sql["write_format"], (FORMAT, self.table))
             db.execute("COMMIT")

@@ -10,6 +10,11 @@ from anarchon_tasks.stores.rules import JobState, RunState
 
 Row: TypeAlias = tuple[Any, ...]
 
+# Found faster than by calling the classes.
+_TRIGGERS = {str(trigger): trigger for trigger in Trigger}
+_STATUSES = {str(status): status for status in Status}
+_REASONS: dict[str | None, Reason | None] = {None: None, **{str(reason): reason for reason in Reason}}
+
 STATUS = 4
 WAKE = -1
 """Where a row of a state says when its lease is over; None for an ended run."""
@@ -57,17 +62,12 @@ def state_row(state: RunState) -> Row:
     )
 
 
-def row_ref(row: Row) -> RunRef:
-    """Return whose state a row is."""
-    return RunRef(row[0], row[1], row[2])
-
-
 def row_state(row: Row) -> RunState:
     """Read a state back."""
     return RunState(
         ref=RunRef(row[0], row[1], row[2]),
-        trigger=Trigger(row[3]),
-        status=Status(row[4]),
+        trigger=_TRIGGERS[row[3]],
+        status=_STATUSES[row[4]],
         attempt=row[5],
         token=row[6],
         lease_until=row[7],
@@ -83,22 +83,20 @@ def row_state(row: Row) -> RunState:
         task_id=row[17],
         parked=bool(row[18]),
         retries=row[19],
-        delivered=_delivered(row[20:24]),
+        delivered=_delivered(row) if row[20] is not None else None,
         deadline=row[24],
         claimed_at=row[25],
         enqueued_at=row[26],
         first_enqueued_at=row[27],
         started_at=row[28],
         finished_at=row[29],
-        reason=Reason(row[30]) if row[30] is not None else None,
+        reason=_REASONS[row[30]],
         error=row[31],
     )
 
 
-def _delivered(row: Row) -> Delivered | None:
-    if row[0] is None:
-        return None
-    return Delivered(message_id=row[0], retries=row[1], worker=row[2], pid=row[3])
+def _delivered(row: Row) -> Delivered:
+    return Delivered(message_id=row[20], retries=row[21], worker=row[22], pid=row[23])
 
 
 def job_row(name: str, job: JobState, entries: int) -> Row:
@@ -166,9 +164,9 @@ def row_entry(row: Row) -> Run:
         slot=row[1],
         key=row[2],
         attempt=row[3],
-        trigger=Trigger(row[4]),
+        trigger=_TRIGGERS[row[4]],
         token=row[5],
-        status=Status(row[6]),
+        status=_STATUSES[row[6]],
         reason=row[7],
         count=row[8],
         first_slot=row[9],

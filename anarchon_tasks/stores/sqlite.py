@@ -48,6 +48,10 @@ CHUNK = 100
 """How many items one transaction takes at most: it bounds how long the others wait for the lock."""
 
 
+class _ItemFailed(Exception):
+    """An item cannot be stored, which its cause tells."""
+
+
 class SqliteStore:
     """A store in an SQLite file.
 
@@ -130,41 +134,56 @@ class SqliteStore:
         now, answers = self._clock.wall_ms(), []
         for at in range(0, len(items), CHUNK):
             chunk = items[at : at + CHUNK]
-            with self._file.write() as db:
-                now = self._clock.wall_ms()
-                together = self._attempt(db, chunk, job, do, now)
-                if isinstance(together, list):
-                    answers += together
-                    continue
-                for item in chunk:  # some item failed: find out which
-                    alone = self._attempt(db, [item], job, do, now)
-                    answers += alone if isinstance(alone, list) else [failed(f"{type(alone).__name__}: {alone}")]
+            names = [job(item) for item in chunk]
+            try:
+                with self._file.write() as db:
+                    now = self._clock.wall_ms()
+                    answers += self._decide(db, names, chunk, do, now)
+            except _ItemFailed:  # everything is as it was: find out which item it is
+                with self._file.write() as db:
+                    now = self._clock.wall_ms()
+                    answers += [self._alone(db, *one, do, failed, now) for one in zip(names, chunk, strict=True)]
         return Reply(now_ms=now, answers=answers)
 
-    def _attempt(
+    def _decide(
         self,
         db: sqlite3.Connection,
+        names: Sequence[str],
         items: Sequence[Q],
-        job: Callable[[Q], str],
         do: Callable[[Account, Q, int], A],
         now: int,
-    ) -> list[A] | Exception:
-        """Decide some items; when one fails, return why, and leave everything as it was."""
-        db.execute("SAVEPOINT attempt")
+    ) -> list[A]:
+        """Decide some items and write what changed, or raise `_ItemFailed`."""
         try:
-            step = Step(self._file, db, [job(item) for item in items])
-            answers = [do(step.accounts[job(item)], item, now) for item in items]
+            step = Step(self._file, db, names)
+            accounts = step.accounts
+            answers = [do(accounts[name], item, now) for name, item in zip(names, items, strict=True)]
             step.flush()
         except Exception as error:
             if _concerns_the_store(error):
                 raise
-            if len(items) == 1:
-                log.warning("store_item_failed", extra={"store": self.location, "item": repr(items[0])}, exc_info=True)
-            db.execute("ROLLBACK TO attempt")
-            db.execute("RELEASE attempt")
-            return error
-        db.execute("RELEASE attempt")
+            raise _ItemFailed from error
         return answers
+
+    def _alone(
+        self,
+        db: sqlite3.Connection,
+        name: str,
+        item: Q,
+        do: Callable[[Account, Q, int], A],
+        failed: Callable[[str], A],
+        now: int,
+    ) -> A:
+        """Decide one item of a batch with one that fails; what fails leaves everything as it was."""
+        db.execute("SAVEPOINT alone")
+        try:
+            answer = self._decide(db, [name], [item], do, now)[0]
+        except _ItemFailed as error:
+            log.warning("store_item_failed", extra={"store": self.location, "item": repr(item)}, exc_info=True)
+            db.execute("ROLLBACK TO alone")
+            answer = failed(f"{type(error.__cause__).__name__}: {error.__cause__}")
+        db.execute("RELEASE alone")
+        return answer
 
     # --- readers -----------------------------------------------------------------------------------------------------
 

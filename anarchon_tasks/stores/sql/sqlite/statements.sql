@@ -1,4 +1,5 @@
--- The statements of an SQLite store. Names in braces are quoted identifiers; {marks} are as many parameters as needed.
+-- The statements of an SQLite store. Names in braces are quoted identifiers; {marks} are as many parameters as needed;
+-- {columns} and {sets} are the columns that a row has, or that changed.
 -- Every batch of writes is one transaction that begins with the write lock, so what a statement reads stays true.
 
 -- name: present
@@ -17,9 +18,15 @@ SELECT job, floor, trimmed, token, doublings, fingerprint, registered_at, change
        (SELECT min(slot) FROM {state} s WHERE s.job = j.job)
 FROM {jobs} j WHERE job IN ({marks});
 
--- name: put_job
-REPLACE INTO {jobs} (job, floor, trimmed, token, doublings, fingerprint, registered_at, changed_at, entries)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_job
+INSERT INTO {jobs} ({columns}) VALUES ({marks});
+
+-- name: update_job
+UPDATE {jobs} SET {sets} WHERE job = ?;
+
+-- name: delete_job
+-- For completeness: an account is never deleted.
+DELETE FROM {jobs} WHERE job = ?;
 
 -- name: open
 -- The open runs of several jobs.
@@ -31,11 +38,13 @@ SELECT * FROM {state} WHERE job = ? AND slot = ? AND key = ?;
 -- name: oldest
 SELECT * FROM {state} WHERE job = ? AND slot < ? ORDER BY slot, key LIMIT ?;
 
--- name: put_state
-REPLACE INTO {state} VALUES (
-  ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_state
+INSERT INTO {state} ({columns}) VALUES ({marks});
 
--- name: drop_state
+-- name: update_state
+UPDATE {state} SET {sets} WHERE job = ? AND slot = ? AND key = ?;
+
+-- name: delete_state
 DELETE FROM {state} WHERE job = ? AND slot = ? AND key = ?;
 
 -- name: expired
