@@ -10,11 +10,15 @@ from tests.servers._ports import accepts_connections, free_port
 from tests.servers._process import OwnedProcess, ProcessOwner, ServerProcess
 from tests.servers._proxy import TcpProxy
 from tests.servers._redis import RedisServer, ValkeyServer, answers_ping
+from tests.servers._redis_versions import Redis5Server, Redis62Server, Redis86Server
 from tests.servers._waiting import poll_until
 
 __all__ = [
     "OwnedProcess",
     "ProcessOwner",
+    "Redis5Server",
+    "Redis62Server",
+    "Redis86Server",
     "RedisServer",
     "ServerProcess",
     "TcpProxy",
