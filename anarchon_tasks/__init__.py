@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from anarchon_tasks.reader import Reader, StoredJob
     from anarchon_tasks.scheduler import Scheduler
     from anarchon_tasks.schedules import Schedule, at, cron, every, explain
-    from anarchon_tasks.stores import MemoryBackend, RedisBackend, SqliteBackend, ValkeyBackend
+    from anarchon_tasks.stores import MemoryBackend, PostgresBackend, RedisBackend, SqliteBackend, ValkeyBackend
 
     __version__: str
 
@@ -40,6 +40,7 @@ __all__ = [
     "JobOptions",
     "LeaseLost",
     "MemoryBackend",
+    "PostgresBackend",
     "PublishError",
     "Reader",
     "Reason",
@@ -79,7 +80,7 @@ _HOMES = {
     "current": ("CurrentRun", "current_run"),
     "scheduler": ("Scheduler",),
     "schedules": ("Schedule", "at", "cron", "every", "explain"),
-    "stores": ("MemoryBackend", "RedisBackend", "SqliteBackend", "ValkeyBackend"),
+    "stores": ("MemoryBackend", "PostgresBackend", "RedisBackend", "SqliteBackend", "ValkeyBackend"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -7,7 +7,7 @@ driver before a store that needs it is opened.
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -18,12 +18,14 @@ from anarchon_tasks.stores._backends import Backend, MemoryBackend, SqliteBacken
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from anarchon_tasks.stores._postgres_backend import PostgresBackend
     from anarchon_tasks.stores.base import LeaseStore
     from anarchon_tasks.stores.redis import RedisBackend, ValkeyBackend
 
 __all__ = [
     "Backend",
     "MemoryBackend",
+    "PostgresBackend",
     "RedisBackend",
     "SqliteBackend",
     "ValkeyBackend",
@@ -33,10 +35,16 @@ __all__ = [
     "open_to_read",
 ]
 
-_LAZY = {"RedisBackend": "anarchon_tasks.stores.redis", "ValkeyBackend": "anarchon_tasks.stores.redis"}
+_LAZY = {
+    "PostgresBackend": "anarchon_tasks.stores._postgres_backend",
+    "RedisBackend": "anarchon_tasks.stores.redis",
+    "ValkeyBackend": "anarchon_tasks.stores.redis",
+}
 # Scheme of a URL: the backend's name, and the extra that brings its driver.
 _SCHEMES = {
     "memory": ("MemoryBackend", ""),
+    "postgres": ("PostgresBackend", "postgres"),
+    "postgresql": ("PostgresBackend", "postgres"),
     "redis": ("RedisBackend", "redis"),
     "rediss": ("RedisBackend", "redis"),
     "sqlite": ("SqliteBackend", ""),
@@ -51,8 +59,6 @@ _NOT_YET = {
     "amqp": "RabbitMQ",
     "amqps": "RabbitMQ",
     "nats": "NATS",
-    "postgres": "PostgreSQL",
-    "postgresql": "PostgreSQL",
     "tls": "NATS",
 }
 
@@ -68,8 +74,9 @@ def backend_from_url(url: str, **options: object) -> Backend:
     """Return the backend that a URL names.
 
     Args:
-        url: `sqlite:///path`, `redis://`, `rediss://`, `valkey://`, `valkeys://`, `unix://` (a Redis socket) or
-            `memory://`. Options of the backend may stand in its query: `sqlite:///jobs.db?table=billing`.
+        url: `sqlite:///path`, `redis://`, `rediss://`, `valkey://`, `valkeys://`, `unix://` (a Redis socket),
+            `postgresql://`, `postgres://` or `memory://`. Options of the backend may stand in its query:
+            `sqlite:///jobs.db?table=billing`.
         options: The same options as arguments.
 
     Raises:
@@ -148,11 +155,15 @@ def open_to_read(value: str | Backend | LeaseStore, **options: object) -> LeaseS
 
     """
     backend = backend_from_url(value, **options) if isinstance(value, str) else value
-    if isinstance(backend, SqliteBackend) and not (options and backend is value):
-        backend = replace(backend, create=False)
+    if _makes_things(backend) and not (options and backend is value):
+        backend = replace(backend, create=False)  # type: ignore[type-var]
     if isinstance(value, str):
         return _opened(cast("Backend", backend), value)
     return open_store(backend, **options)
+
+
+def _makes_things(backend: object) -> bool:
+    return is_dataclass(backend) and any(field.name == "create" for field in fields(backend))
 
 
 def _made(make: Callable[..., Backend], scheme: str, url: str, options: dict[str, object]) -> Backend:

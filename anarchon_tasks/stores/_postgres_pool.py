@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,7 +18,7 @@ from anarchon_tasks.stores._postgres_calls import Failed, in_transaction, is_bro
 from anarchon_tasks.stores._postgres_errors import state_of_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from psycopg import Connection
 
@@ -67,77 +68,87 @@ class OwnPool:
     def __init__(self, make: Callable[[], Connection[Any]], *, timeout_s: float) -> None:
         self._make = make
         self._timeout_s = timeout_s
-        self._state = _State()
+        self._ours = _Ours()
+        weakref.finalize(self, _Ours.drop_idle, self._ours)  # also when the process ends, so that the server knows
 
     @contextmanager
     def lent(self) -> Iterator[Connection[Any]]:
         """Lend a connection; it is closed afterwards when it is broken, in a transaction, or an error went by."""
-        state = self._own_state()
-        if not state.free.acquire(timeout=self._timeout_s):
+        self._ours.check_process()
+        free, age = self._ours.free, self._ours.age
+        if not free.acquire(timeout=self._timeout_s):
             raise Failed(f"all {_MOST} connections of this process are in use since {self._timeout_s:g} s", late=True)
         try:
-            connection = self._take(state)
+            connection = self._ours.take() or self._ours.add(_opened(self._make))
             usable = False
             try:
                 yield connection
                 usable = True
             finally:
-                self._give_back(state, connection, usable=usable)
+                self._ours.give_back(connection, usable=usable and age == self._ours.age)
         finally:
-            state.free.release()
+            free.release()
 
     def forget_idle(self) -> None:
         """Close the connections that nobody uses."""
-        state = self._own_state()
-        with state.lock:
-            idle, state.idle = state.idle, []
-        for connection in idle:
-            _finish(connection)
+        self._ours.drop_idle()
 
     def close(self) -> None:
         """Close every connection that is not in use, and the others after their use."""
-        state, self._state = self._own_state(), _State()
-        with state.lock:
-            state.closed = True
-            idle, state.idle = state.idle, []
-        for connection in idle:
-            _finish(connection)
-
-    def _own_state(self) -> _State:
-        state = self._state
-        if state.pid != os.getpid():
-            _abandoned.append(state.every)
-            state = self._state = _State()
-        return state
-
-    def _take(self, state: _State) -> Connection[Any]:
-        with state.lock:
-            if state.idle:
-                return state.idle.pop()
-        connection = _opened(self._make)
-        state.every.add(connection)
-        return connection
-
-    @staticmethod
-    def _give_back(state: _State, connection: Connection[Any], *, usable: bool) -> None:
-        with state.lock:
-            if usable and not state.closed and not is_broken(connection) and not in_transaction(connection):
-                state.idle.append(connection)
-                return
-            state.every.discard(connection)
-        _finish(connection)
+        self._ours.drop_idle()
+        self._ours.age += 1
 
 
-class _State:
+class _Ours:
     """The connections of one process."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.lock = threading.Lock()
+        self.age = 0
+        """How often the pool was closed, or found itself in another process."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()  # another thread of the parent may have held the old one
         self.free = threading.BoundedSemaphore(_MOST)
-        self.idle: list[Connection[Any]] = []
-        self.every: set[Connection[Any]] = set()
-        self.closed = False
+        self._idle: list[Connection[Any]] = []
+        self._every: set[Connection[Any]] = set()
+        self._pid = os.getpid()
+
+    def check_process(self) -> None:
+        """Leave the connections of the process that this one was forked from alone."""
+        if self._pid != os.getpid():
+            _abandoned.append(self._every)
+            self.age += 1
+            self._begin()
+
+    def take(self) -> Connection[Any] | None:
+        """Return an idle connection."""
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def add(self, connection: Connection[Any]) -> Connection[Any]:
+        """Take a new connection in."""
+        with self._lock:
+            self._every.add(connection)
+        return connection
+
+    def give_back(self, connection: Connection[Any], *, usable: bool) -> None:
+        """Keep a connection for the next user, or close it."""
+        with self._lock:
+            if usable and not is_broken(connection) and not in_transaction(connection):
+                self._idle.append(connection)
+                return
+            self._every.discard(connection)
+        _finish(connection)
+
+    def drop_idle(self) -> None:
+        """Close the connections that nobody uses."""
+        self.check_process()
+        with self._lock:
+            idle, self._idle = self._idle, []
+            self._every.difference_update(idle)
+        for connection in idle:
+            _finish(connection)
 
 
 class GivenPool:
@@ -188,11 +199,24 @@ class GivenPool:
         """Leave that to whoever opened the pool."""
 
 
+def connecting(parameters: Mapping[str, Any]) -> Callable[[], Connection[Any]]:
+    """Return what opens a connection of our own, fit for a pooler that gives each transaction another server process.
+
+    Args:
+        parameters: Those of libpq.
+
+    """
+    return lambda: psycopg.connect("", autocommit=True, prepare_threshold=None, **parameters)
+
+
 def _opened(make: Callable[[], Connection[Any]]) -> Connection[Any]:
     try:
         connection = make()
     except psycopg.Error as error:
         raise _refused(error) from error
+    if not hasattr(connection, "pgconn"):
+        kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
+        raise Failed(f"the function that opens connections returned {kind}, which is not a connection of psycopg 3")
     if in_transaction(connection) and not is_broken(connection):
         raise Failed(
             "the function that opens connections returned one that is in a transaction: let it return a new "

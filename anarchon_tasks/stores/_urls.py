@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 from anarchon_tasks.errors import ConfigError
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 HIDDEN = "***"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
+_SECRET = re.compile(r"(\w*(?:password|passwd|secret)\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)+)", re.IGNORECASE)
 _WITHOUT_USERS = frozenset({"sqlite", "memory"})
 
 
@@ -29,6 +30,8 @@ def without_password(url: str) -> str:
     Meant for messages, so it never fails and rather hides too much: also in a URL that cannot be parsed, as one whose
     password holds an unescaped slash.
     """
+    if not scheme_of(url):
+        return _SECRET.sub(rf"\1{HIDDEN}", url)  # pairs of key=value, as libpq reads them
     base, mark, query = url.partition("?")
     if mark and "@" in query and "@" not in base and _is_broken(base):
         base, mark, query = url, "", ""
@@ -80,18 +83,19 @@ def split_options(
     """
     base, mark, query = url.partition("?")
     options: dict[str, str] = {}
-    kept: list[tuple[str, str]] = []
-    for name, value in parse_qsl(query, keep_blank_values=True):
+    kept: list[str] = []
+    for pair in filter(None, query.split("&")):
+        name, value = parse_qsl(pair, keep_blank_values=True)[0]
         if name in ours:
             if name in options:
                 raise ConfigError(f"{without_password(url)} gives {name} twice: give it once")
             options[name] = value
         elif driver is None or name in driver:
-            kept.append((name, value))
+            kept.append(pair)  # as it is: drivers differ in what a `+` means
         else:
             shown = _hide_value(f"{name}={value}")
             raise ConfigError(f"{shown} is not an option of {scheme_of(url)}:// URLs; {known(ours, driver)}")
-    return base + (mark + urlencode(kept) if kept else ""), options
+    return base + (mark + "&".join(kept) if kept else ""), options
 
 
 def known(*names: Iterable[str]) -> str:

@@ -84,7 +84,7 @@ def test_errors_and_current_run_load_no_cron_engine() -> None:
     assert not HEAVY & modules
 
 
-@pytest.mark.parametrize("name", ["PostgresBackend", "nothing"])
+@pytest.mark.parametrize("name", ["NatsBackend", "nothing"])
 def test_a_name_that_is_not_there_is_an_import_error(name: str) -> None:
     """A name that this version does not have fails at its import, with that name."""
     with pytest.raises(ImportError, match=name):

@@ -193,7 +193,7 @@ def test_an_instant_without_an_offset_is_refused(anarchon: Callable[..., Result]
         ("history", "sync", "-n", "0", "--store", "memory://"),
         ("jobs",),
         ("jobs", "--store", "nonsense"),
-        ("jobs", "--store", "postgresql://h/db"),
+        ("jobs", "--store", "nats://h"),
         ("jobs", "--store", "memory://", "--prefix", "a:"),
         ("next", "sync", "--store", "memory://", "--tz", "Mars"),
     ],

@@ -55,9 +55,9 @@ def test_a_store_a_backend_and_a_url_are_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: from_url("mysql://h"), r"'mysql' is not known; .* memory://, redis://, .*sqlite://"),
+        (lambda: from_url("mysql://h"), r"'mysql' is not known; .* memory://, .*redis://, .*sqlite://"),
         (lambda: from_url("jobs.db"), "has no scheme"),
-        (lambda: from_url("postgresql://u:secret@h/x"), r"postgresql://u:\*\*\*@h/x: PostgreSQL .*not available"),
+        (lambda: from_url("amqp://u:secret@h/x"), r"amqp://u:\*\*\*@h/x: RabbitMQ .*not available"),
         (lambda: from_url("amqp://h"), "RabbitMQ stores are not available in this version"),
         (lambda: from_url("nats://h"), "NATS stores are not available in this version"),
         (lambda: from_url("sqlite:///x.db", prefix="a:"), r"prefix='a:' is not an option of sqlite://.*table"),
