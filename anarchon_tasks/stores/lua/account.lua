@@ -49,6 +49,15 @@ local function encode(s)
     .. ',' .. maybe_text(s.error) .. ']'
 end
 
+-- When the lease of a stored run ends, read without decoding it; nil: it is not open.
+local function stored_ending(job, run)
+  local text = redis.call('HGET', key_of(job, 'state'), run)
+  local status, _, lease_until, not_before
+  if text then status, _, lease_until, not_before = string.match(text, HEAD) end
+  if not OPEN[status or ''] then return nil end
+  return math.max(tonumber(lease_until), tonumber(not_before))
+end
+
 local function decode(run, text)
   local v = cjson.decode(text)
   local s = {
@@ -149,7 +158,7 @@ local function commit_index(account, state)
   if state.active then
     local now_ending = ending(state)
     if not state.indexed or now_ending < state.indexed then index_put(account.name, state.run, now_ending) end
-  elseif state.indexed then
+  elseif state.indexed and not (CLUSTER and state.status == 'lost') then -- that one may still begin: see `reindex`
     index_remove(account.name, state.run)
   end
 end

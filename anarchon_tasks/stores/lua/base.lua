@@ -1,9 +1,12 @@
 -- Every script starts with this: the store's time, and the shape of a reply.
 --
 -- Guarantees: the time of every decision of one call is the server's, taken once; a store of a newer format is not
--- read. Scripts get no KEYS: they build the keys of their jobs from the prefix, so they run on a single server or on
--- the primary of a replicated one.
+-- read.
 --
+-- KEYS: none on a single server or the primary of a replicated one: scripts build the keys of their jobs from the
+-- prefix. A node of a cluster has a part of the keys: there a call is about one job and gets its five keys (state,
+-- active, slots, runs, results), or about one key that jobs share and gets that. What a script would write to other
+-- keys, the caller does: see `index.lua`.
 -- ARGV: prefix, now (0: ask the server; anything else is used by tests only), format, payload (one JSON text).
 -- Reply: the JSON text [now, answers, ...], or {"format": found} for a store that is newer than the caller.
 local redis, cjson, string, math, table = redis, cjson, string, math, table -- found faster than globals
@@ -11,13 +14,15 @@ local redis, cjson, string, math, table = redis, cjson, string, math, table -- f
 pcall(redis.replicate_commands) -- for servers that replicate scripts and not their effects; does nothing since 7
 
 local PREFIX, NOW, FORMAT = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local CLUSTER = #KEYS > 0
+local FORMAT_IS_HERE = not CLUSTER or KEYS[1] == PREFIX .. 'format'
 
 if NOW == 0 then
   local time = redis.call('TIME')
   NOW = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
-do
+if FORMAT_IS_HERE then
   local found = redis.call('GET', PREFIX .. 'format')
   if found and not (tonumber(found) and tonumber(found) <= FORMAT) then
     return cjson.encode({format = found})
@@ -52,6 +57,9 @@ local function message_of(failure)
   return type(failure) == 'table' and tostring(failure.err) or tostring(failure)
 end
 
+-- What the caller has to write to the index, on a cluster: texts of JSON.
+local NOTES = {}
+
 -- Decide each item apart from the others: one that fails answers ["error", text] and spoils none.
 local function each(items, decide)
   local answers = {}
@@ -66,5 +74,5 @@ local function each(items, decide)
     end
     answers[i] = answer
   end
-  return reply(answers)
+  return reply(answers, CLUSTER and ',[' .. table.concat(NOTES, ',') .. ']')
 end

@@ -4,16 +4,11 @@
 --
 -- Guarantees: it looks at no more than `most` due entries of the index, drops those of ended runs and moves those that
 -- live on to where their lease ends now; so a caller that asks again gets further. An entry whose job cannot be read is
--- put off by a minute.
+-- put off by a minute. On a cluster `due`, `look` and `reindex` do the same in steps.
 --
 -- Payload: [most]. Reply: [now, [[ending, "job:run"], ...], whether there may be more].
 local function look(member)
-  local job, run = string.match(member, '^([^:]*):(.*)$')
-  local text = redis.call('HGET', key_of(job, 'state'), run)
-  local status, _, lease_until, not_before
-  if text then status, _, lease_until, not_before = string.match(text, HEAD) end
-  if not OPEN[status or ''] then return nil end
-  return math.max(tonumber(lease_until), tonumber(not_before))
+  return stored_ending(string.match(member, '^([^:]*):(.*)$'))
 end
 
 local most = cjson.decode(ARGV[4])[1]

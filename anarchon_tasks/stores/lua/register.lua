@@ -18,7 +18,7 @@ local function register(item)
   else
     new = math.max(had, changed and NOW or math.min(floor or 0, NOW))
   end
-  redis.call('HSET', PREFIX .. 'jobs', name, definition)
+  if not CLUSTER then redis.call('HSET', PREFIX .. 'jobs', name, definition) end -- else by `define`
   if changed then redis.call('HSET', state_key, 'fingerprint', fingerprint, 'changed_at', int(NOW)) end
   if new ~= had then redis.call('HSET', state_key, 'floor', int(new)) end
   return '[' .. int(new) .. ',' .. tostring(changed) .. ']'

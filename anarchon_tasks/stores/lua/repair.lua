@@ -6,9 +6,7 @@
 return each(cjson.decode(ARGV[4]), function(job)
   local states = open_runs({name = job, state_key = key_of(job, 'state')})
   for i = 1, #states do
-    local state = states[i]
-    local score = redis.call('ZSCORE', LEASES, job .. ':' .. state.run)
-    if not score or tonumber(score) > ending(state) then index_put(job, state.run, ending(state)) end
+    index_mend(job, states[i].run, ending(states[i]))
   end
   return true
 end)

@@ -1,0 +1,314 @@
+"""The operations of the Redis store on a cluster: each call of a script is about one job, or about one shared key.
+
+The five keys of a job lie on one node, and each step of a run is decided there, by the same scripts and by that node's
+clock. What a single server writes to shared keys in the same step is written here afterwards: the index of lease ends
+and the list of definitions. See `lua/index.lua` for what that means for the index.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from anarchon_tasks.errors import StoreError, StoreUnavailable
+from anarchon_tasks.stores import _wire as wire
+from anarchon_tasks.stores._redis_nodes import Call, Nodes, kwargs_of
+from anarchon_tasks.stores._redis_options import check_prefix, location_of, secrets
+from anarchon_tasks.stores._redis_scripts import checked, script
+from anarchon_tasks.stores._remote import RemoteStore
+from anarchon_tasks.stores.base import FORMAT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from anarchon_tasks.clock import Clock
+
+FORMAT_S = 10.0
+"""How long a store that could be read counts as readable: a newer version that takes it over is noticed by then."""
+_PUT_OFF_MS = 60_000
+_PAGE = 500
+
+_JOB_KEYS = ("state", "active", "slots", "runs", "results")
+_SHARED = {
+    "announce": "queues",
+    "define": "jobs",
+    "definitions": "jobs",
+    "due": "leases",
+    "forget": "jobs",
+    "open": "format",
+    "queues": "queues",
+    "reindex": "leases",
+    "time": "format",
+}
+"""The operations on a key that jobs share."""
+_READ = frozenset({"definitions", "queues", "read_runs", "time"})
+_TELL = frozenset({"claim", "look", "register", "repair"})
+"""Whose answers can say that a job must wait, so that the others need not."""
+_UNTIL = {"claim": 2, "begin": 2}
+"""Where an answer has an instant."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """The items of one job in a batch."""
+
+    job: str
+    places: list[int] = field(default_factory=list)
+    items: list[Any] = field(default_factory=list)
+    call: Call | None = None
+    now: int = 0
+    answers: list[Any] = field(default_factory=list)
+    notes: list[list[Any]] = field(default_factory=list)
+    error: StoreError | None = None
+    moving: bool = False
+
+
+class RedisClusterStore(RemoteStore):
+    """Leases and the account of runs in a cluster of Redis 5 or newer, or of Valkey.
+
+    Args:
+        client: The cluster client of redis-py or valkey-py. It stays open when the store closes.
+        prefix: The head of every key; ends in `:`.
+        clock: Tells the time in place of the nodes, for tests that move it.
+
+    """
+
+    def __init__(self, client: Any, *, prefix: str, clock: Clock | None = None) -> None:  # noqa: ANN401 - the drivers'
+        check_prefix(prefix)
+        kwargs = kwargs_of(client)
+        location = location_of(kwargs)
+        nodes = Nodes(client, location=location, secrets=secrets(kwargs))
+        scripts = ClusterScripts(nodes, location=location, prefix=prefix, clock=clock)
+        super().__init__(scripts, namespace=prefix, location=location)
+
+    def close(self) -> None:
+        """Leave the client open: it was handed in."""
+
+
+class ClusterScripts:
+    """Runs the operations of one prefix on a cluster.
+
+    Args:
+        nodes: The cluster.
+        location: Where it is, for people.
+        prefix: The head of every key.
+        clock: Tells the time in place of the nodes, for tests that move it.
+
+    """
+
+    def __init__(self, nodes: Nodes, *, location: str, prefix: str, clock: Clock | None = None) -> None:
+        self._nodes = nodes
+        self._location = location
+        self._prefix = prefix
+        self._clock = clock
+        self._readable_until = self._writable_until = 0.0
+
+    def run(self, operation: str, payload: Any) -> list[Any]:  # noqa: ANN401 - as the operation wants it
+        """Run an operation and return `[now, answers, ...]`.
+
+        The time is that of the node that is furthest ahead among those that were asked, and instants in answers are
+        told by that clock too. Where a slot is on its way to another node, claims of its jobs answer with an error;
+        other operations are not available until it has arrived, at least for the batch.
+
+        Raises:
+            StoreFormatError: The store was written by a newer version.
+            StoreUnavailable: A node does not answer, or cannot do it at the moment. The others may have done it.
+            StoreError: The nodes refuse it.
+
+        """
+        if operation == "time":
+            return self._on_key(operation, payload)
+        self._check_format(writes=operation not in _READ)
+        if operation == "expired":
+            return self._expired(payload[0])
+        if operation in _SHARED:
+            return self._on_key(operation, payload)
+        parts = _split(operation, payload)
+        if not parts:
+            return self._on_key("time", [])
+        self._ask(operation, payload, parts)
+        self._write_index(note for part in parts for note in part.notes)
+        if operation == "register":
+            self._define(parts)
+        return _merged(operation, parts)
+
+    # --- one call ----------------------------------------------------------------------------------------------------
+
+    def _call(self, operation: str, keys: tuple[bytes, ...], payload: object) -> Call:
+        now = self._clock.wall_ms() if self._clock is not None else 0
+        args = (self._prefix.encode("utf-8", "surrogatepass"), now, FORMAT, wire.dumps(payload))
+        return Call(script(operation), keys, args)
+
+    def _on_key(self, operation: str, payload: object) -> list[Any]:
+        """Run an operation on a key that jobs share."""
+        call = self._call(operation, (_key(self._prefix, _SHARED[operation]),), payload)
+        self._nodes.send([call])
+        if call.error is not None:
+            raise call.error
+        return self._read(call)
+
+    def _read(self, call: Call) -> list[Any]:
+        assert call.reply is not None  # noqa: S101 - it has no error
+        return checked(wire.loads(call.reply), self._location, self._prefix)
+
+    def _check_format(self, *, writes: bool) -> None:
+        """See to it that the store has a format that this version reads. On a single server each script does."""
+        now = time.monotonic()
+        if now < (self._writable_until if writes else max(self._readable_until, self._writable_until)):
+            return
+        self._on_key("open" if writes else "time", [])
+        if writes:
+            self._writable_until = now + FORMAT_S
+        else:
+            self._readable_until = now + FORMAT_S
+
+    def _ask(self, operation: str, payload: Any, parts: Sequence[_Part]) -> None:  # noqa: ANN401
+        """Run an operation on each job, and note at each part what came of it."""
+        calls = [
+            self._call(operation, _job_keys(self._prefix, part.job), _payload(operation, payload, part.items))
+            for part in parts
+        ]
+        self._nodes.send(calls)
+        for part, call in zip(parts, calls, strict=True):
+            part.error, part.moving = call.error, call.moving
+            if call.error is None:
+                part.now, part.answers, *more = self._read(call)
+                part.notes = more[0] if more else []
+
+    # --- what is written afterwards ----------------------------------------------------------------------------------
+
+    def _define(self, parts: Iterable[_Part]) -> None:
+        """Put the definitions that were registered on the list that readers see."""
+        found = [
+            [item[1], item[4]]
+            for part in parts
+            for item, answer in zip(part.items, part.answers, strict=False)
+            if answer[0] != "error"
+        ]
+        if found:
+            self._on_key("define", found)
+
+    def _write_index(self, notes: Iterable[list[Any]]) -> None:
+        """Write to the index what scripts noted, in their order."""
+        scores: dict[str, int | None] = {}
+        for member, score in notes:
+            had = scores.get(member)
+            scores[member] = score if score is None or had is None else min(score, had)
+        entries = list(scores.items())
+        for first in range(0, len(entries), _PAGE):
+            page = entries[first : first + _PAGE]
+            earlier = [[member, score] for member, score in page if score is not None]
+            self._on_key("reindex", [earlier, [], [member for member, score in page if score is None]])
+
+    # --- runs whose lease is over ------------------------------------------------------------------------------------
+
+    def _expired(self, most: int) -> list[Any]:
+        """Find runs that are over their lease, by the clock of their node; drop and move entries of the others."""
+        now, due, more = self._on_key("due", [most])
+        over: list[list[Any]] = []
+        moved: dict[str, int] = {}
+        gone: list[str] = []
+        for member, ends, node_now in self._look(due):
+            if isinstance(ends, list):
+                moved[member] = now + _PUT_OFF_MS  # it cannot be read
+            elif ends is None:
+                gone.append(member)
+            elif ends > node_now:
+                moved[member] = ends
+            else:
+                over.append([ends, member])
+        if moved or gone:
+            self._on_key("reindex", [[], list(moved.items()), gone])
+            # A run may have changed since it was looked at, and its entry been written before this one.
+            seen_again = self._look([*moved, *gone])
+            self._write_index([member, ends] for member, ends, _ in seen_again if isinstance(ends, int))
+        return [now, over, more]
+
+    def _look(self, members: Sequence[str]) -> Iterable[tuple[str, Any, int]]:
+        """Return when the leases of runs end, an error, or None for one that is not open; and their nodes' time."""
+        items = [list(member.partition(":")[::2]) for member in members]
+        parts = _split("look", items)
+        if not parts:
+            return
+        self._ask("look", items, parts)
+        if away := _away(parts):
+            raise away
+        for part in parts:
+            answers = part.answers if part.error is None else [["error", str(part.error)]] * len(part.items)
+            for (job, run), answer in zip(part.items, answers, strict=True):
+                if not part.moving:
+                    yield f"{job}:{run}", answer, part.now
+
+
+def _key(prefix: str, name: str) -> bytes:
+    return f"{prefix}{name}".encode("utf-8", "surrogatepass")
+
+
+@lru_cache(maxsize=16_384)
+def _job_keys(prefix: str, job: str) -> tuple[bytes, ...]:
+    return tuple(_key(f"{{{prefix}{job}}}:", kind) for kind in _JOB_KEYS)
+
+
+def _split(operation: str, payload: Any) -> list[_Part]:  # noqa: ANN401 - as the operation wants it
+    """Gather the items of each job, in their order."""
+    items = payload[1] if operation in {"claim", "read_runs"} else payload
+    parts: dict[str, _Part] = {}
+    for place, item in enumerate(items):
+        job = item if isinstance(item, str) else item[0]
+        part = parts.get(job)
+        if part is None:
+            part = parts[job] = _Part(job)
+        part.places.append(place)
+        part.items.append(item)
+    return list(parts.values())
+
+
+def _payload(operation: str, payload: Any, items: list[Any]) -> object:  # noqa: ANN401
+    """Return the payload of one job's call."""
+    if operation == "read_runs":
+        return [payload[0], items]
+    if operation != "claim":
+        return items
+    policies, used = payload[0], list[int]()
+    claims = []
+    for item in items:
+        if item[5] not in used:
+            used.append(item[5])
+        claims.append([*item[:5], used.index(item[5]), *item[6:]])
+    return [[policies[place] for place in used], claims]
+
+
+def _away(parts: Sequence[_Part]) -> StoreError | None:
+    """Return what the whole call must fail with: a node is away, or nothing at all can be done."""
+    failed = [part for part in parts if part.error is not None and not part.moving]
+    away = next((part.error for part in failed if isinstance(part.error, StoreUnavailable)), None)
+    if away is None and len(failed) == len(parts):
+        return failed[0].error
+    return away
+
+
+def _merged(operation: str, parts: Sequence[_Part]) -> list[Any]:
+    """Put the answers back into the order of the batch, told by one clock."""
+    if away := _away(parts):
+        raise away
+    if operation not in _TELL:
+        for part in parts:
+            if part.moving and part.error is not None:
+                raise part.error
+    now = max(part.now for part in parts)
+    if not now and parts[0].error is not None:
+        raise parts[0].error  # nobody told the time
+    answers: dict[int, Any] = {}
+    instant = _UNTIL.get(operation)
+    for part in parts:
+        said: list[Any] = part.answers
+        if part.error is not None:
+            said = [["error", str(part.error)]] * len(part.items)
+        elif instant is not None and part.now < now:
+            for answer in said:
+                if answer[0] != "error" and answer[instant] > 0:
+                    answer[instant] += now - part.now
+        answers.update(zip(part.places, said, strict=True))
+    return [now, [answers[place] for place in sorted(answers)]]

@@ -1,0 +1,185 @@
+"""Sends scripts to the nodes of a cluster: a pipeline per node, through the cluster client that was handed in.
+
+Imports no driver. The client is one of redis-py or valkey-py: their own pipelines for clusters know no scripts, or ask
+a node for the keys of each command, which costs four times as much.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from anarchon_tasks.errors import StoreUnavailable
+from anarchon_tasks.stores._redis_client import translate
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from anarchon_tasks.errors import StoreError
+    from anarchon_tasks.stores._redis_scripts import Script
+
+FOLLOW_S = 1.0
+"""How long one call goes after keys that are on their way to another node."""
+_ROUNDS = 3
+
+_NO_SCRIPT = "NoScriptError"
+_BROKEN = frozenset({"ConnectionError", "OSError"})
+_MOVING = frozenset({"AskError", "MovedError", "TryAgainError"})
+_LOST_ON_THE_WAY = "TTL exhausted"  # a cluster client that was sent around too often; nothing was executed
+_NO_CLUSTER = frozenset({"RedisClusterException", "ValkeyClusterException", "ClusterDownError"})
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A script about keys of one slot, and what came of it: a reply, or an error."""
+
+    script: Script
+    keys: tuple[bytes, ...]
+    args: tuple[bytes | int, ...]
+    reply: bytes | str | None = None
+    error: StoreError | None = None
+    moving: bool = False
+    """Whether the error is that the slot is on its way to another node."""
+
+    def command(self) -> tuple[bytes | str | int, ...]:
+        """Return the command for a node that should know the script."""
+        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+
+    def whole(self) -> tuple[bytes | str | int, ...]:
+        """Return the command for a node that may not know the script."""
+        return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.args)
+
+
+def is_cluster(client: object) -> bool:
+    """Tell whether a client is one of a cluster."""
+    return hasattr(client, "get_node_from_key")
+
+
+def kwargs_of(client: Any) -> dict[str, Any]:  # noqa: ANN401 - the drivers' own types
+    """Return what a cluster client opens its connections with, as far as it tells, to the first node it was given."""
+    kwargs = getattr(getattr(client, "nodes_manager", None), "connection_kwargs", None)
+    node = next(iter(getattr(client, "startup_nodes", ()) or ()), None) or client.get_default_node()
+    return {**(kwargs if isinstance(kwargs, dict) else {}), "host": node.host, "port": node.port}
+
+
+class Nodes:
+    """The nodes of one cluster.
+
+    Args:
+        client: The cluster client. Its timeouts and retries are its own.
+        location: Where it leads to, for messages.
+        secrets: What no message may contain.
+
+    """
+
+    def __init__(self, client: Any, *, location: str, secrets: Collection[str] = ()) -> None:  # noqa: ANN401
+        self._client = client
+        self._location = location
+        self._secrets = secrets
+        self._connection_to = getattr(client, "get_redis_connection", None) or client.get_valkey_connection
+
+    def send(self, calls: Sequence[Call]) -> None:
+        """Execute calls, at most a few times each, and note at each what came of it.
+
+        A connection that a node closed is opened again, a node without the script gets it, and a key that has moved is
+        followed. A node that does not answer in time is not asked twice.
+        """
+        pending, follow = list(calls), list[Call]()
+        for left in reversed(range(_ROUNDS)):
+            repeated: list[Call] = []
+            for node, group in self._by_node(pending):
+                self._send_to(node, group, repeated if left else None, follow)
+            if not repeated:
+                break
+            pending = repeated
+        self._follow(follow)
+
+    def _by_node(self, calls: Iterable[Call]) -> list[tuple[Any, list[Call]]]:
+        groups: dict[str, tuple[Any, list[Call]]] = {}
+        for call in calls:
+            try:
+                node = self._client.get_node_from_key(call.keys[0])
+            except Exception as error:  # noqa: BLE001 - each driver has its own
+                self._refresh()
+                self._note(call, error)
+            else:
+                groups.setdefault(node.name, (node, []))[1].append(call)
+        return list(groups.values())
+
+    def _send_to(self, node: Any, calls: list[Call], again: list[Call] | None, follow: list[Call]) -> None:  # noqa: ANN401
+        """Send calls to their node, and sort out those to execute again, or on another one."""
+        try:
+            connection = self._connection_to(node)
+            replies = _pipelined(connection, (call.command() for call in calls))
+            if any(_NO_SCRIPT in _names(reply) for reply in replies):
+                for text in {call.script.text for call in calls}:
+                    connection.execute_command("SCRIPT", "LOAD", text)
+        except Exception as error:  # noqa: BLE001 - each driver has its own
+            self._refresh(node)
+            if again is not None and _names(error) & _BROKEN:
+                again += calls
+                return
+            for call in calls:
+                self._note(call, error)
+            return
+        for call, reply in zip(calls, replies, strict=True):
+            names = _names(reply)
+            if again is not None and _NO_SCRIPT in names:
+                again.append(call)
+            elif names & _MOVING:
+                self._note(call, reply)
+                follow.append(call)
+            else:
+                self._note(call, reply)
+        if any("ClusterDownError" in _names(reply) for reply in replies):
+            self._refresh()
+
+    def _follow(self, calls: list[Call]) -> None:
+        """Execute calls through the cluster client, which goes after moved keys and learns where they are."""
+        until = time.monotonic() + FOLLOW_S
+        for call in calls:
+            try:
+                reply = self._client.execute_command(*call.whole())
+            except Exception as error:  # noqa: BLE001 - each driver has its own
+                self._note(call, error)
+            else:
+                self._note(call, reply)
+            if time.monotonic() > until:
+                return
+
+    def _note(self, call: Call, reply: Any) -> None:  # noqa: ANN401 - the drivers' own types
+        if not isinstance(reply, Exception):
+            call.reply, call.error, call.moving = reply, None, False
+            return
+        names = _names(reply)
+        call.moving = bool(names & _MOVING) or _LOST_ON_THE_WAY in str(reply)
+        passing = call.moving or bool(names & _NO_CLUSTER)
+        call.error = translate(reply, self._location, self._secrets, passing=passing)
+        if call.moving:
+            call.error = StoreUnavailable(f"{self._location}: a slot is on its way to another node ({call.error})")
+
+    def _refresh(self, node: Any = None) -> None:  # noqa: ANN401 - the drivers' own types
+        """Leave the connections to a node that broke, and ask the others which nodes there are now."""
+        with contextlib.suppress(Exception):
+            if node is not None:
+                self._connection_to(node).connection_pool.disconnect(inuse_connections=False)
+        with contextlib.suppress(Exception):
+            self._client.nodes_manager.initialize()
+
+
+def _pipelined(connection: Any, commands: Iterable[tuple[Any, ...]]) -> list[Any]:  # noqa: ANN401
+    """Send commands in one round trip and return their replies; one that failed is an exception."""
+    pipe = connection.pipeline(transaction=False)
+    for command in commands:
+        pipe.execute_command(*command)
+    replies: list[Any] = pipe.execute(raise_on_error=False)
+    return replies
+
+
+def _names(error: object) -> frozenset[str]:
+    """Return the names of an exception's classes; none for a reply."""
+    if not isinstance(error, Exception):
+        return frozenset()
+    return frozenset(cls.__name__ for cls in type(error).__mro__)
