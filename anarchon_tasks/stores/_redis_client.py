@@ -58,10 +58,12 @@ _ADVICE = {
     "unable to get local issuer": "give the CA that signed the server's certificate as ssl_ca_certs",
     "WRONG_VERSION_NUMBER": "the server does not speak TLS at this port: use redis://, or its TLS port",
     "record layer failure": "the server does not speak TLS at this port: use redis://, or its TLS port",
+    "EOF occurred in violation of protocol": "if the server asks for client certificates, give ssl_certfile and "
+    "ssl_keyfile, signed by a CA that it trusts",
     "CERTIFICATE_REQUIRED": "the server asks for a client certificate: give ssl_certfile and ssl_keyfile",
-    "certificate required": "the server asks for a client certificate: give ssl_certfile and ssl_keyfile",
+    "KEY_VALUES_MISMATCH": "ssl_keyfile is not the key of ssl_certfile",
 }
-_NOT_PASSING = ("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "certificate required")
+_NOT_PASSING = ("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "KEY_VALUES_MISMATCH")
 
 
 def translate(error: Exception, location: str, secrets: Collection[str] = (), *, passing: bool = False) -> StoreError:
@@ -77,7 +79,10 @@ def translate(error: Exception, location: str, secrets: Collection[str] = (), *,
     names = {cls.__name__ for cls in type(error).__mro__}
     said = str(error) or type(error).__name__
     text = _without(said, secrets)
-    text += next((f": {advice}" for words, advice in _ADVICE.items() if words in said), "")
+    for words, advice in _ADVICE.items():
+        if words in said:
+            text = f"{text.rstrip('.')}: {advice}"
+            break
     away = passing or isinstance(error, OSError | EOFError) or names & _AWAY or said.startswith(_AWAY_WORDS)
     denied = names & _DENIED or any(words in said for words in _NOT_PASSING)
     kind = StoreUnavailable if away and not denied else StoreError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -194,6 +195,19 @@ def _value(name: str, text: str, shown: str) -> object:
         return _IN_URL[name](text)
     except (KeyError, ValueError):
         raise ConfigError(f"{shown}: {name}={text!r} is not valid") from None
+
+
+def check_files(kwargs: Mapping[str, Any]) -> None:
+    """Refuse certificates that are not there: the driver would not say which.
+
+    Raises:
+        ConfigError: A file does not exist.
+
+    """
+    for option in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        path = kwargs.get(option)
+        if path and not Path(path).is_file():
+            raise ConfigError(f"{option}={str(path)!r} is not a file: give the path of a PEM file")
 
 
 def of_client(client: object) -> dict[str, Any]:

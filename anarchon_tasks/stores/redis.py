@@ -228,6 +228,7 @@ def _connection(
         client = cast("Client", _glide.GlideClient(target)) if _glide.is_glide(target) else target
         return Connection(client=client, location=options.location_of(kwargs), secrets=options.secrets(kwargs))
     kwargs = options.arguments(target)
+    options.check_files(kwargs)
     driver = _driver(drivers, extra)
     return Connection(
         make=lambda: driver(kwargs), location=options.location_of(kwargs), secrets=options.secrets(kwargs)
@@ -247,5 +248,8 @@ def _driver(names: Sequence[str], extra: str) -> Callable[[Mapping[str, object]]
         kind = getattr(package, name.capitalize())
         # One immediate repetition mends a connection that the server closed while it was idle. A server that does not
         # answer in time is not asked twice: that is for the caller's own backoff.
-        return lambda kwargs: cast("Client", kind(**kwargs, retry=retry(no_backoff(), 1, (broken,))))
+        # valkey-py, and redis-py before 6, repeat only what `retry_on_error` names.
+        return lambda kwargs: cast(
+            "Client", kind(**kwargs, retry=retry(no_backoff(), 1, (broken,)), retry_on_error=[broken])
+        )
     raise ConfigError(f'the driver is not installed: pip install "anarchon-tasks[{extra}]"')

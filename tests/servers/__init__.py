@@ -10,10 +10,12 @@ from tests.servers._ports import accepts_connections, free_port
 from tests.servers._process import OwnedProcess, ProcessOwner, ServerProcess
 from tests.servers._proxy import TcpProxy
 from tests.servers._redis import RedisServer, ValkeyServer, answers_ping
+from tests.servers._redis_tls import Certificates, TlsRedisServer
 from tests.servers._redis_versions import Redis5Server, Redis62Server, Redis86Server
 from tests.servers._waiting import poll_until
 
 __all__ = [
+    "Certificates",
     "OwnedProcess",
     "ProcessOwner",
     "Redis5Server",
@@ -22,6 +24,7 @@ __all__ = [
     "RedisServer",
     "ServerProcess",
     "TcpProxy",
+    "TlsRedisServer",
     "ValkeyServer",
     "accepts_connections",
     "answers_ping",

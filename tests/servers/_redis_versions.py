@@ -18,7 +18,7 @@ def _fetched(folder: str, script: str, *arguments: str) -> Path | None:
     there = ROOT / ".servers" / folder
     program = there / "redis-server"
     if not program.exists():
-        command = [ROOT / "scripts" / script, *arguments, there]
+        command: list[str | Path] = [ROOT / "scripts" / script, *arguments, there]
         try:
             done = subprocess.run(command, capture_output=True, timeout=FETCH_TIMEOUT_S, check=False)
         except (OSError, subprocess.TimeoutExpired):
