@@ -25,7 +25,7 @@ _COUNTED = ("attempt", "status", "reason", "count", "publishes", "retries", "ref
 _INSTANTS = ("first_slot", "claimed_at", "enqueued_at", "started_at", "finished_at")
 _ANSWERED = ("kind", "attempt", "status", "reason", "error")
 _NEAR_MS = 500
-"""A slot so near to the beginning of the test was made from the store's time."""
+"""A slot that is no further than this before the beginning of the test was made from the store's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def shape(value: object, base: int) -> object:
         return value.job, base - value.slot, value.key
     if isinstance(value, Run):
         return {
-            "slot": base - value.slot if abs(base - value.slot) > _NEAR_MS else "now",
+            "slot": base - value.slot if base - value.slot > _NEAR_MS else "now",
             **{name: getattr(value, name) for name in _COUNTED},
             **{name: getattr(value, name) is not None for name in _INSTANTS},
             "token": value.token > 0,

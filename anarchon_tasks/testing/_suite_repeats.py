@@ -80,13 +80,16 @@ class RepeatTests:
         for operation in ("announce", "repair", "expired", "read"):
             _answers_as_before(adapter, operation)
 
-    def test_release_repeated_late(self, adapter: StoreAdapter) -> None:
-        """A release that is repeated when the run has rested is not counted as another failure."""
+    def test_release_repeated_rests_once(self, adapter: StoreAdapter) -> None:
+        """A release that is repeated, at once or when the run has rested, is not counted as another failure."""
         lab = Lab(adapter)
         lab.job()
         ref = lab.ref(1_000)
         token = lab.won(ref).token
         assert lab.release(ref, token)
+        rests = lab.claim(ref).until
+        assert lab.release(ref, token)
+        assert lab.claim(ref).until == rests
         lab.pass_ms(1_000)
         assert lab.release(ref, token)
         assert lab.won(ref).kind is ClaimKind.WON, "it rests no longer"
