@@ -61,9 +61,11 @@ _ADVICE = {
     "EOF occurred in violation of protocol": "if the server asks for client certificates, give ssl_certfile and "
     "ssl_keyfile, signed by a CA that it trusts",
     "CERTIFICATE_REQUIRED": "the server asks for a client certificate: give ssl_certfile and ssl_keyfile",
+    "ALERT_UNKNOWN_CA": "the server does not trust the CA that signed the client's certificate: give other files as "
+    "ssl_certfile and ssl_keyfile",
     "KEY_VALUES_MISMATCH": "ssl_keyfile is not the key of ssl_certfile",
 }
-_NOT_PASSING = ("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "KEY_VALUES_MISMATCH")
+_NOT_PASSING = ("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "KEY_VALUES_MISMATCH")
 
 
 def translate(error: Exception, location: str, secrets: Collection[str] = (), *, passing: bool = False) -> StoreError:
