@@ -10,21 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
-from anarchon_tasks.model import RunRef, Status
+from anarchon_tasks.model import Status
 from anarchon_tasks.stores import _remote
 from anarchon_tasks.stores.base import (
     Beat,
-    Begin,
     BeginKind,
     Claim,
     ClaimKind,
     Definition,
-    Delivered,
     Finish,
-    Policy,
-    Queued,
 )
 from anarchon_tasks.stores.redis import RedisBackend, RedisStore, ValkeyBackend
+from tests.unit.stores.redis_kit import begin_of, claims_of, run_through
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
 
 redis = pytest.importorskip("redis")  # the unit tests run beside the wheel, too, without any extra
 
-MESSAGE = Delivered(message_id="m1", retries=0, worker="w1", pid=11)
 HOSTILE = ("{", "}", "{}", "a:b*", "a.b", "a%2Eb", "q\"'\\", "line\nbreak\0", "κλειδί", "\ud800", "x" * 300, "sync")
 
 
@@ -43,43 +39,6 @@ def store(redis_url: str, redis_prefix: str) -> Iterator[RedisStore]:
     opened = RedisBackend(redis_url, prefix=redis_prefix).open()
     yield opened
     opened.close()
-
-
-def claims_of(store: RedisStore, jobs: Sequence[str], *, claim_id: str = "c1", register: bool = True) -> list[Claim]:
-    """Register some jobs and return a claim for a slot of each that is due."""
-    now = store.time().now_ms
-    if register:
-        store.register([Definition(name=job, fingerprint="f", document="{}", floor=now - 10_000) for job in jobs])
-    return [
-        Claim(
-            ref=RunRef(job, now - 1_000),
-            claim_id=claim_id,
-            instance="i1",
-            policy=Policy(),
-            due_ms=now - 1_000,
-            latest_ms=now + 60_000,
-            floor=now - 10_000,
-        )
-        for job in jobs
-    ]
-
-
-def begin_of(ref: RunRef, token: int, delivery_id: str = "d1") -> Begin:
-    """Return a begin of a run's first message."""
-    return Begin(ref=ref, delivery_id=delivery_id, delivered=MESSAGE, attempt=1, token=token, lease_ms=30_000)
-
-
-def run_through(store: RedisStore, job: str) -> list[Status]:
-    """Take a run of a job from its claim to its end and return what the history says of it."""
-    [ask] = claims_of(store, [job])
-    [won] = store.claim([ask]).answers
-    assert won.kind is ClaimKind.WON
-    assert store.queued([Queued(ref=ask.ref, token=won.token, policy=Policy(), task_id="m1")]).answers == [True]
-    [begun] = store.begin([begin_of(ask.ref, won.token)]).answers
-    assert begun.kind is BeginKind.OK
-    assert store.beat([Beat(ref=ask.ref, token=begun.token, lease_ms=30_000)]).answers == [True]
-    assert store.finish([Finish(ref=ask.ref, status=Status.SUCCEEDED, token=begun.token)]).answers == [True]
-    return [run.status for run in store.history(job, limit=10).answers]
 
 
 # --- one winner ------------------------------------------------------------------------------------------------------
