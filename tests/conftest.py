@@ -1,14 +1,24 @@
-"""Fixtures shared by all tests: servers of their own, a shared Redis under a unique prefix, owned subprocesses."""
+"""Fixtures shared by all tests: servers of their own, shared ones under a name of one's own, owned subprocesses."""
 
 from __future__ import annotations
 
 import os
 import uuid
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.servers import ProcessOwner, RedisServer, TcpProxy, ValkeyServer, answers_ping, missing
+from tests.servers import (
+    PostgresServer,
+    ProcessOwner,
+    RedisServer,
+    TcpProxy,
+    ValkeyServer,
+    answers_ping,
+    answers_postgres,
+    missing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -17,6 +27,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["pytester"]
 
 STANDARD_PORT = 6379
+STANDARD_POSTGRES = "postgresql://postgres@127.0.0.1:5432/postgres"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -88,6 +99,68 @@ def own_valkey(tmp_path: Path) -> Iterator[ValkeyServer]:
     if ValkeyServer.binary() is None:
         missing("valkey", ValkeyServer.how_to_have())
     server = ValkeyServer(tmp_path / "valkey")
+    try:
+        yield server.start()
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def postgres_server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a PostgreSQL that tests share: make databases of your own there, and never stop it.
+
+    It is the one `POSTGRES_URL` names, else the one at the standard port, else one started for this session.
+    """
+    pytest.importorskip("psycopg")
+    named = os.environ.get("POSTGRES_URL")
+    if named:
+        yield named
+    elif answers_postgres(STANDARD_POSTGRES):
+        yield STANDARD_POSTGRES
+    elif PostgresServer.folder() is None:
+        missing("postgres", PostgresServer.how_to_have())
+    else:
+        with PostgresServer(tmp_path_factory.mktemp("postgres")) as server:
+            yield server.url
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres_server_url: str) -> Iterator[str]:
+    """The address of a database of this session, which is dropped afterwards."""
+    import psycopg
+    from psycopg import sql
+
+    name = f"t{uuid.uuid4().hex[:16]}"
+    address = urlsplit(postgres_server_url)
+    with psycopg.connect(postgres_server_url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'").format(sql.Identifier(name))
+        )
+        try:
+            yield address._replace(path=f"/{name}").geturl()
+        finally:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def postgres_schema(postgres_url: str) -> Iterator[str]:
+    """A schema that no other test has, for `table="<schema>.anarchon_runs"`. A store makes it; it goes afterwards."""
+    import psycopg
+    from psycopg import sql
+
+    name = f"t{uuid.uuid4().hex[:16]}"
+    yield name
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def own_postgres(tmp_path: Path) -> Iterator[PostgresServer]:
+    """A PostgreSQL that the test may kill, pause and start again."""
+    pytest.importorskip("psycopg")
+    if PostgresServer.folder() is None:
+        missing("postgres", PostgresServer.how_to_have())
+    server = PostgresServer(tmp_path / "postgres")
     try:
         yield server.start()
     finally:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tests.servers._missing import missing
 from tests.servers._ports import accepts_connections, free_port
+from tests.servers._postgres import PgBouncer, PostgresServer, answers_postgres
 from tests.servers._process import OwnedProcess, ProcessOwner, ServerProcess
 from tests.servers._proxy import TcpProxy
 from tests.servers._redis import RedisServer, ValkeyServer, answers_ping
@@ -17,6 +18,8 @@ from tests.servers._waiting import poll_until
 __all__ = [
     "Certificates",
     "OwnedProcess",
+    "PgBouncer",
+    "PostgresServer",
     "ProcessOwner",
     "Redis5Server",
     "Redis62Server",
@@ -28,6 +31,7 @@ __all__ = [
     "ValkeyServer",
     "accepts_connections",
     "answers_ping",
+    "answers_postgres",
     "free_port",
     "missing",
     "poll_until",

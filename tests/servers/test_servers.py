@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 import signal
 import socket
 import time
@@ -14,7 +17,16 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.servers import RedisServer, accepts_connections, answers_ping, free_port, missing, poll_until
+from tests.servers import (
+    PgBouncer,
+    PostgresServer,
+    RedisServer,
+    accepts_connections,
+    answers_ping,
+    free_port,
+    missing,
+    poll_until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,6 +135,54 @@ class TestServers:
         info: dict[str, Any] = connect(own_valkey.port).info("server")
         assert info["server_name"] == "valkey"
         assert own_valkey.url == f"valkey://127.0.0.1:{own_valkey.port}/0"
+
+
+class TestPostgres:
+    """A PostgreSQL of one's own, and a pooler before it."""
+
+    def test_the_shared_one_is_used_in_a_database_of_the_session(self, postgres_url: str) -> None:
+        """The database is there, empty, and not the one that everybody has."""
+        psycopg = pytest.importorskip("psycopg")
+        with psycopg.connect(postgres_url) as connection:
+            assert connection.info.dbname not in {"postgres", "template1"}
+            assert connection.info.parameter_status("server_encoding") == "UTF8"
+
+    def test_it_remembers_what_was_committed_before_a_crash(self, own_postgres: PostgresServer) -> None:
+        """After kill nothing listens; after start the same address has the rows."""
+        psycopg = pytest.importorskip("psycopg")
+        with psycopg.connect(own_postgres.url) as connection:
+            connection.execute("CREATE TABLE kept AS SELECT 1 AS row")
+        own_postgres.kill()
+        assert not accepts_connections(own_postgres.port)
+        own_postgres.start()
+        with psycopg.connect(own_postgres.url) as connection:
+            assert connection.execute("SELECT row FROM kept").fetchall() == [(1,)]
+
+    def test_a_paused_one_does_not_answer_on_an_open_connection(self, own_postgres: PostgresServer) -> None:
+        """Also the processes of open connections are paused, and go on after resume."""
+        psycopg = pytest.importorskip("psycopg")
+        with contextlib.closing(psycopg.connect(own_postgres.url, autocommit=True)) as connection:
+            own_postgres.pause()
+            connection.pgconn.send_query(b"SELECT 1")
+            connection.pgconn.flush()
+            with socket.socket(fileno=os.dup(connection.fileno())) as wire:
+                assert not select.select([wire], [], [], 0.2)[0]
+                own_postgres.resume()
+                assert select.select([wire], [], [], 10)[0]
+
+    def test_clients_of_the_pooler_share_few_server_connections(
+        self, own_postgres: PostgresServer, tmp_path: Path
+    ) -> None:
+        """Ten clients see no more server processes than the pool has."""
+        psycopg = pytest.importorskip("psycopg")
+        if PgBouncer.binary() is None:
+            missing("pgbouncer", PgBouncer.how_to_have())
+        with PgBouncer(tmp_path / "bouncer", server_port=own_postgres.port, pool_size=2) as bouncer:
+            clients = [psycopg.connect(bouncer.url, autocommit=True, prepare_threshold=None) for _ in range(10)]
+            seen = {client.execute("SELECT pg_backend_pid()").fetchone()[0] for client in clients}
+            for client in clients:
+                client.close()
+        assert 1 <= len(seen) <= 2
 
 
 def has_ended(connection: socket.socket) -> bool:
