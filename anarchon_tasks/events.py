@@ -8,7 +8,8 @@
 | `PublishFailed` | it did not; the claim was handed back |
 | `Settled` | a slot, or a stretch of slots, was decided not to run |
 | `TookOver` | a run whose claim, message or worker was lost was claimed again |
-| `Began`, `Ended`, `Refused`, `LeaseLost` | in a worker |
+| `Began`, `Refused`, `LeaseLost` | in a worker |
+| `Ended` | in a worker, or in the scheduler whose claim ended a run: lost, expired, interrupted |
 | `Down`, `Up` | the store or the broker stopped answering, answers again |
 """
 
@@ -106,10 +107,11 @@ class Refused(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended(RunEvent):
-    """The worker reported the end of the run."""
+    """The worker reported the end of the run; or a scheduler ended it, because nobody executes it."""
 
     status: str
     accepted: bool
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

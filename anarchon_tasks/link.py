@@ -21,7 +21,8 @@ class StoreLink:
     """Calls the store, and knows its time.
 
     After an outage, or a jump of the store's clock by more than a third of the lease, nothing is taken over for
-    `grace_s` seconds: the live workers beat first.
+    `grace_s` seconds: the live workers beat first. Of an outage that ended just before its start a process cannot know,
+    so it takes no run from a worker for as long after the store's first answer.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class StoreLink:
         self._jump_ms = lease_ms / 3
         self._grace_s = heartbeat_ms / 1000 + 1.0
         self._jumped_at: float | None = None
+        self._known_since: float | None = None
 
     def call(self, operation: Callable[..., Reply[A]], *args: Any, **options: Any) -> Reply[A]:  # noqa: ANN401
         """Make one call.
@@ -52,6 +54,8 @@ class StoreLink:
             self.availability.failed(error)
             raise
         received = self._clock.monotonic()
+        if self._known_since is None:
+            self._known_since = received
         self.availability.answered()
         if abs(self.time.observe(reply.now_ms, sent=sent, received=received)) > self._jump_ms:
             self._jumped_at = received
@@ -63,3 +67,9 @@ class StoreLink:
         if self.availability.down or self.availability.up_for() < self._grace_s:
             return True
         return self._jumped_at is not None and self._clock.monotonic() - self._jumped_at < self._grace_s
+
+    @property
+    def may_take_over(self) -> bool:
+        """Whether a run may be taken from a worker that is silent: those who live have had the time to beat."""
+        since = self._known_since
+        return since is not None and self._clock.monotonic() - since >= self._grace_s and not self.in_grace

@@ -269,7 +269,14 @@ class Keeper:
 
     def _told(self, run: CurrentRun, end: Finish, *, accepted: bool) -> None:
         self.events.emit(
-            events.Ended(ref=run.ref, attempt=run.attempt, token=run.token, status=end.status.value, accepted=accepted)
+            events.Ended(
+                ref=run.ref,
+                attempt=run.attempt,
+                token=run.token,
+                status=end.status.value,
+                accepted=accepted,
+                reason=end.reason.value if end.reason else None,
+            )
         )
         if not accepted:
             logger.warning(

@@ -13,19 +13,19 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from anarchon_tasks import events
 from anarchon_tasks._backoff import Backoff
 from anarchon_tasks._loops.outages import Outages
+from anarchon_tasks._loops.telling import Telling, extra
 from anarchon_tasks.errors import StoreError, StoreUnavailable
 from anarchon_tasks.jobs import DAY_MS
-from anarchon_tasks.model import Reason, RunRef, Status, Trigger
+from anarchon_tasks.model import Reason, RunRef, Trigger
 from anarchon_tasks.planning import next_due, plan
 from anarchon_tasks.stores.base import Claim, ClaimAnswer, ClaimKind
-from anarchon_tasks.stores.rules import overlapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from anarchon_tasks import events
     from anarchon_tasks._loops.dispatch import Dispatch, WonRun
     from anarchon_tasks.clock import Clock
     from anarchon_tasks.jobs import Job
@@ -85,7 +85,7 @@ class Claimer:
         self._tracking = tracking
         self._instance = instance
         self._clock = clock
-        self._tell = tell
+        self._telling = Telling(tell)
         self._register = register
         self._namespace = link.store.namespace
         self._inbox: deque[Callable[[], None]] = deque()
@@ -206,7 +206,9 @@ class Claimer:
             )
         except Exception:
             row.failures += 1
-            logger.exception("the schedule of job %r failed", row.job.name, extra=_extra("schedule-failed", row.job))
+            logger.exception(
+                "the schedule of job %r failed", row.job.name, extra=extra("schedule-failed", row.job.name)
+            )
             self._wake_at(row, now + int(self._backoff.seconds(row.failures) * 1000))
             return None
         if planned is None:
@@ -228,11 +230,13 @@ class Claimer:
             tracked=self._tracking.tracked(row.job),
             late_reason=self._why_late(row, planned.latest_ms),
             queue_begun_ms=self._tracking.begun_ms(row.job.queue),
+            takeover=self._link.may_take_over,
         )
 
     def _again(self, ask: _Asked) -> _Asked:
-        """Return a claim to repeat after a lost reply: the same, but for why it is late by now, should it be."""
-        return replace(ask, claim=replace(ask.claim, late_reason=self._why_late(ask.row, ask.claim.latest_ms)))
+        """Return a claim to repeat after a lost reply: the same, but for what the outage since then changed."""
+        late_reason = self._why_late(ask.row, ask.claim.latest_ms)
+        return replace(ask, claim=replace(ask.claim, late_reason=late_reason, takeover=self._link.may_take_over))
 
     def _recovery(self, row: _Row, ref: RunRef) -> _Asked:
         try:
@@ -251,6 +255,7 @@ class Claimer:
             tracked=self._tracking.tracked(row.job),
             queue_begun_ms=self._tracking.begun_ms(row.job.queue),
             trigger=Trigger.MANUAL if ref.key else Trigger.SCHEDULE,
+            takeover=self._link.may_take_over,
         )
         return _Asked(row, claim, gap, recovery=True)
 
@@ -273,11 +278,13 @@ class Claimer:
                 left_ms = answer.until - reply.now_ms
                 granted = sent - max(0, ask.claim.policy.claim_lease_ms - left_ms) / 1000
                 won.append(self._dispatch.won(ask.row.job, ask.claim, answer, gap_ms=ask.gap_ms, granted=granted))
-                self._tell_won(ask, answer)
+                self._telling.won(ask.claim, answer, recovery=ask.recovery)
+            else:
+                self._telling.not_won(ask.claim, answer, recovery=ask.recovery)
             if not ask.recovery:
                 self._learn(ask, answer, reply.now_ms)
             elif answer.kind is ClaimKind.ERROR:
-                self._tell_failed(ask.row.job, answer)
+                self._telling.failed(ask.row.job, answer)
                 self._put_off[ask.claim.ref] = self._clock.monotonic() + PUT_OFF_S
         if won:
             self._dispatch.publish(won)
@@ -290,19 +297,6 @@ class Claimer:
             if not ask.recovery and self._rows.get(ask.row.job.name) is ask.row:
                 self._wake_at(ask.row, now + int(self._backoff.seconds(ask.row.failures) * 1000))
 
-    def _tell_won(self, ask: _Asked, answer: ClaimAnswer) -> None:
-        kind = events.TookOver if ask.recovery else events.Won
-        self._tell.emit(kind(ref=ask.claim.ref, attempt=answer.attempt, token=answer.token))
-        if ask.recovery:
-            logger.info(
-                "took over %s slot %s as attempt %s",
-                ask.row.job.name,
-                ask.claim.ref.slot,
-                answer.attempt,
-                extra=_extra("took-over", ask.row.job, slot=ask.claim.ref.slot, attempt=answer.attempt),
-            )
-        self._tell_settled(ask)
-
     # --- what an answer means for the row ----------------------------------------------------------------------------
 
     def _learn(self, ask: _Asked, answer: ClaimAnswer, now: int) -> None:
@@ -313,7 +307,7 @@ class Claimer:
         match answer.kind:
             case ClaimKind.ERROR:
                 row.failures += 1
-                self._tell_failed(row.job, answer)
+                self._telling.failed(row.job, answer)
                 self._wake_at(row, now + int(self._backoff.seconds(row.failures) * 1000))
                 return
             case ClaimKind.UNREGISTERED:
@@ -332,32 +326,9 @@ class Claimer:
             case ClaimKind.EARLY:
                 self._wake_at(row, max(answer.until, now + 1))
                 return
-            case ClaimKind.OVERLAP | ClaimKind.LATE:
-                self._tell_settled(ask, answer)
         row.failures = 0
         row.floor = answer.floor
         self._reschedule(row)
-
-    def _tell_failed(self, job: Job, answer: ClaimAnswer) -> None:
-        logger.error("a claim of job %r failed: %s", job.name, answer.error, extra=_extra("claim", job))
-
-    def _tell_settled(self, ask: _Asked, answer: ClaimAnswer | None = None) -> None:
-        skipped = answer is not None and answer.kind is ClaimKind.OVERLAP
-        for item in map(overlapped, ask.claim.ranges) if skipped else ask.claim.ranges:
-            self._settled(ask.row.job, item.first, item.last, item.count, item.status, item.reason)
-        if answer is not None:
-            late = answer.kind is ClaimKind.LATE
-            slot, status = ask.claim.ref.slot, Status.MISSED if late else Status.SKIPPED
-            self._settled(ask.row.job, slot, slot, 1, status, ask.claim.late_reason if late else Reason.OVERLAP)
-
-    def _settled(self, job: Job, first: int, last: int, count: int, status: Status, reason: Reason) -> None:
-        level = logging.WARNING if status is Status.MISSED else logging.INFO
-        logger.log(
-            level, "%s: %s slot(s) %s (%s)", job.name, count, status.value, reason.value, extra=_extra("settled", job)
-        )
-        self._tell.emit(
-            events.Settled(job=job.name, first=first, last=last, count=count, status=status.value, reason=reason.value)
-        )
 
     # --- waking ------------------------------------------------------------------------------------------------------
 
@@ -366,7 +337,9 @@ class Claimer:
             due = next_due(row.job, self._namespace, row.floor or 0)
         except Exception:
             row.failures += 1
-            logger.exception("the schedule of job %r failed", row.job.name, extra=_extra("schedule-failed", row.job))
+            logger.exception(
+                "the schedule of job %r failed", row.job.name, extra=extra("schedule-failed", row.job.name)
+            )
             due = self._link.time.now_ms() + int(self._backoff.seconds(row.failures) * 1000)
         if due is not None:
             self._wake_at(row, due)
@@ -383,7 +356,3 @@ class Claimer:
         if instant < row.since:
             return Reason.NO_INSTANCE
         return self._outages.at(instant) or (Reason.OVERLAP if row.waiting else Reason.NO_INSTANCE)
-
-
-def _extra(event: str, job: Job, **more: object) -> dict[str, object]:
-    return {"anarchon": {"event": event, "job": job.name, **more}}

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anarchon_tasks import events
+from anarchon_tasks._loops.telling import tell_ended
 from anarchon_tasks.availability import Availability
 from anarchon_tasks.header import Header
-from anarchon_tasks.model import Trigger, message_id
+from anarchon_tasks.model import Reason, Status, Trigger, message_id
 from anarchon_tasks.publishing import Envelope, Outcome, Publisher, Sent
-from anarchon_tasks.stores.base import Claim, ClaimAnswer, Policy, Queued, Release
+from anarchon_tasks.stores.base import Claim, ClaimAnswer, Delivery, Policy, Queued, Release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -62,7 +63,8 @@ class Dispatch:
         self._broker = Availability("broker", clock=clock, tell=tell)
         self._probe_at = 0.0
         self._queued: list[Queued] = []
-        self._released: list[Release] = []
+        self._released: list[tuple[Release, int]] = []
+        """What is handed back, and the attempt that it was."""
         self._publish_s = 0.005
         """What one publish takes, of late; the records in between do not count."""
         self._drawn: RunRef | None = None
@@ -177,8 +179,9 @@ class Dispatch:
             )
             return
         error = outcome.error or "the broker refused the message"
+        unknown = outcome.sent is Sent.UNKNOWN
         self._released.append(
-            Release(ref=ref, token=token, policy=policy, unknown=outcome.sent is Sent.UNKNOWN, error=error)
+            (Release(ref=ref, token=token, policy=policy, unknown=unknown, error=error), envelope.attempt)
         )
         if not self._broker.down:
             logger.warning(
@@ -195,16 +198,15 @@ class Dispatch:
         drawn, self._drawn = self._drawn, None
         for envelope in envelopes:
             unknown = envelope.ref == drawn
-            self._released.append(
-                Release(
-                    ref=envelope.ref,
-                    token=envelope.token,
-                    policy=policies[envelope.ref],
-                    failed=unknown,
-                    unknown=unknown,
-                    error="the publisher failed while it sent the message" if unknown else None,
-                )
+            release = Release(
+                ref=envelope.ref,
+                token=envelope.token,
+                policy=policies[envelope.ref],
+                failed=unknown,
+                unknown=unknown,
+                error="the publisher failed while it sent the message" if unknown else None,
             )
+            self._released.append((release, envelope.attempt))
 
     # --- records -----------------------------------------------------------------------------------------------------
 
@@ -231,7 +233,9 @@ class Dispatch:
                 self._holding.drop(record.ref, record.token)
         if self._released:
             handed_back = list(self._released)
-            self._link.call(self._link.store.release, handed_back)
+            answers = self._link.call(self._link.store.release, [item for item, _ in handed_back]).answers
             del self._released[: len(handed_back)]
-            for item in handed_back:
+            for (item, attempt), taken in zip(handed_back, answers, strict=True):
                 self._holding.drop(item.ref, item.token)
+                if taken and item.unknown and item.policy.delivery is Delivery.AT_MOST_ONCE:
+                    tell_ended(self._tell, item.ref, attempt, item.token, Status.LOST, Reason.PUBLISH_UNKNOWN)

@@ -70,6 +70,29 @@ def test_there_is_no_grace_at_the_start(way: Way) -> None:
     assert not way.link.in_grace
 
 
+def test_runs_are_left_to_their_workers_at_the_start(way: Way) -> None:
+    """The store may have come back a moment before: for a heartbeat and a second after the first answer."""
+    way.pass_time(60)
+    assert not way.link.may_take_over, "the store was never asked"
+    way.ask()
+    assert not way.link.may_take_over
+    way.pass_time(10.9)
+    way.ask()
+    assert not way.link.may_take_over
+    way.pass_time(0.2)
+    assert way.link.may_take_over
+    way.store.down = True
+    with pytest.raises(StoreUnavailable):
+        way.ask()
+    assert not way.link.may_take_over
+    way.store.down = False
+    way.ask()
+    way.pass_time(10.9)
+    assert not way.link.may_take_over
+    way.pass_time(0.2)
+    assert way.link.may_take_over
+
+
 def test_after_an_outage_there_is_a_grace(way: Way) -> None:
     """While the store is away, and for a heartbeat and a second after, nobody is taken over."""
     way.store.down = True

@@ -8,7 +8,7 @@ from anarchon_tasks import events
 from anarchon_tasks._loops import upkeep
 from anarchon_tasks.jobs import Job
 from anarchon_tasks.model import Status
-from anarchon_tasks.stores.base import Claim, ClaimAnswer, ClaimKind, Registered, Reply
+from anarchon_tasks.stores.base import Beat, Claim, ClaimAnswer, ClaimKind, Registered, Reply
 from tests.unit.scheduler.kit import HOUR, MINUTE, START, Instance, World, make_job
 
 if TYPE_CHECKING:
@@ -108,8 +108,6 @@ def test_a_dead_worker_is_taken_over_after_its_lease(world: World) -> None:
 
 def test_shedlock_1596_a_worker_that_beats_is_left_alone(world: World) -> None:
     """A run far longer than its lease is one attempt as long as its worker beats."""
-    from anarchon_tasks.stores.base import Beat
-
     instance, (begun,) = running(world, "job")
     ref = instance.publisher.sent[0].ref
     for _ in range(30):
@@ -148,8 +146,51 @@ def test_an_instance_leaves_the_runs_of_jobs_it_lacks(world: World) -> None:
     world.run(60, step=1)
     assert all(ask.ref.job == "other" for ask in stranger.store.asked("claim"))
     heir = world.instance().add(make_job("1h", name="mine"))
-    world.run(2)
+    world.run(13)
     assert [envelope.attempt for envelope in heir.publisher.sent] == [2]
+
+
+def test_a_scheduler_that_just_started_leaves_runs_to_their_workers(world: World) -> None:
+    """It cannot know whether the store was away until now: live workers beat first, and keep their runs."""
+    owner, begun = running(world, "alive", "dead")
+    alive = next(envelope for envelope in owner.publisher.sent if envelope.ref.job == "alive")
+    token = begun[owner.publisher.sent.index(alive)].token  # type: ignore[attr-defined]
+    world.kill(owner)
+    world.pass_time("60s")
+    heir = world.instance().add(make_job("1h", name="alive"), make_job("1h", name="dead"))
+    world.run(10.5)
+    assert world.store.beat([Beat(ref=alive.ref, token=token, lease_ms=30_000)]).answers == [True]
+    assert heir.publisher.sent == []
+    world.run(3)
+    assert [(envelope.ref.job, envelope.attempt) for envelope in heir.publisher.sent] == [("dead", 2)]
+
+
+def test_a_scheduler_that_just_started_takes_claims_over_at_once(world: World) -> None:
+    """A claim and a message have no worker that could beat for them: nothing is gained by waiting."""
+    owner = world.instance().add(make_job("1h"))
+    owner.publisher.during = lambda _: world.kill(owner)
+    owner.publisher.down = True
+    owner.store.refused = {"release", "beat"}
+    world.pass_time("1h")
+    owner.tick()
+    world.pass_time("6s")
+    heir = world.instance().add(make_job("1h"))
+    world.run(1)
+    assert [envelope.attempt for envelope in heir.publisher.sent] == [1]
+
+
+def test_a_claim_that_an_outage_interrupted_takes_nobody_over_afterwards(world: World) -> None:
+    """A recovery that got no answer is asked for again when the store is back, and leaves live workers their runs."""
+    instance, _ = running(world, "job")
+    world.pass_time("31s")
+    instance.store.refused = {"claim"}
+    world.run(2)
+    assert instance.store.asked("claim")
+    instance.store.refused = set()
+    world.run(8)
+    assert len(instance.publisher.sent) == 1
+    world.run(6)
+    assert [envelope.attempt for envelope in instance.publisher.sent] == [1, 2]
 
 
 def test_runs_that_nobody_owns_do_not_hide_those_that_somebody_does(world: World) -> None:
