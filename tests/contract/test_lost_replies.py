@@ -37,7 +37,12 @@ def _valkey(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
     return str(request.getfixturevalue("valkey_url")), {"prefix": f"t{uuid.uuid4().hex[:16]}:"}
 
 
+def _postgres(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
+    return str(request.getfixturevalue("postgres_url")), {"table": f"t{uuid.uuid4().hex[:16]}"}
+
+
 NETWORKED: dict[str, Callable[[pytest.FixtureRequest], tuple[str, dict[str, str]]]] = {
+    "postgres": _postgres,
     "redis": _redis,
     "valkey": _valkey,
 }
