@@ -212,6 +212,7 @@ local function claim_known(account, ask, state)
   end
   if state.lease_until > NOW then
     if state.status ~= 'claimed' or state.grant_id ~= ask.claim_id then return nil end
+    put(account, state) -- written again, so that who waits for replicas waits for this grant, on any connection
     index_again(account.name, state.run, ending(state))
     return answer(account, 'won', state)
   end

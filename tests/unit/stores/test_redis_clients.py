@@ -223,7 +223,7 @@ def test_glide_clients_that_cannot_work() -> None:
     """Those for asyncio and of clusters are refused when the backend is made."""
     with pytest.raises(ConfigError, match="redis=AsyncGlide is an asynchronous client: give a synchronous one"):
         RedisBackend(AsyncGlide())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="valkey=ClusterGlide is a client of a cluster"):
+    with pytest.raises(ConfigError, match=r"valkey=ClusterGlide is .*client of a cluster"):
         ValkeyBackend(ClusterGlide())  # type: ignore[arg-type]
 
 
