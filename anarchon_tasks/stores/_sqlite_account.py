@@ -31,11 +31,10 @@ class Step:
 
     def __init__(self, file: SqliteFile, db: sqlite3.Connection, jobs: Iterable[str]) -> None:
         self.db = db
-        self.sql = file.sql
         self.file = file
         names = list(dict.fromkeys(jobs))
         found = {row[0]: row for row in _of_jobs(file, db, "jobs", names)}
-        self.accounts = {name: Account(self, name, found.get(name)) for name in names}
+        self.accounts = {name: Account(file, db, name, found.get(name)) for name in names}
         with_states = [name for name, row in found.items() if row[LOWEST] is not None]
         for row in _of_jobs(file, db, "open", with_states) if with_states else ():
             self.accounts[row[0]].rows[row[1:3]] = row
@@ -53,13 +52,15 @@ class Step:
 class Account:
     """One job's account, as `rules.Account` asks for it."""
 
-    __slots__ = ("_entries", "_lowest", "_name", "_step", "_stored", "_touched", "job", "rows")
+    __slots__ = ("_db", "_entries", "_file", "_lowest", "_name", "_sql", "_stored", "_touched", "job", "rows")
 
-    def __init__(self, step: Step, name: str, row: rows.Row | None) -> None:
+    def __init__(self, file: SqliteFile, db: sqlite3.Connection, name: str, row: rows.Row | None) -> None:
         self.rows: dict[Key, rows.Row | None] = {}
         """What is known of the states: all that are open, and those that were asked for."""
         self.job = rows.row_job(row) if row is not None else JobState()
-        self._step = step
+        self._db = db
+        self._file = file
+        self._sql = file.sql
         self._name = name
         self._stored = row[:LOWEST] if row is not None else None
         self._entries: int = row[8] if row is not None else 0
@@ -78,7 +79,7 @@ class Account:
         except KeyError:
             row: rows.Row | None = None
             if self._lowest is not None and key[0] >= self._lowest:
-                row = self._step.db.execute(self._step.sql["state"], (self._name, *key)).fetchone()
+                row = self._db.execute(self._sql["state"], (self._name, *key)).fetchone()
             self.rows[key] = row
             return row
 
@@ -110,10 +111,11 @@ class Account:
         """Return the states with the lowest slots below the given one, ended or not."""
         if self._lowest is None or self._lowest >= below:
             return []
-        changes: list[Change] = []
-        self._collect_states(changes)
-        self._step.file.states.write(self._step.db, changes)
-        found = self._step.db.execute(self._step.sql["oldest"], (self._name, below, limit)).fetchall()
+        if any(slot < below for slot, _ in self._touched):
+            changes: list[Change] = []
+            self._collect_states(changes)
+            self._file.states.write(self._db, changes)
+        found = self._db.execute(self._sql["oldest"], (self._name, below, limit)).fetchall()
         for row in found:
             self.rows[row[1:3]] = row
         return [rows.row_state(row) for row in found]
@@ -124,18 +126,18 @@ class Account:
 
     def settled_at(self, job: str, slot: int) -> Run | None:
         """Return the history's entry of a skipped or missed slot, or of the stretch that ends with it."""
-        row = self._step.db.execute(self._step.sql["settled_at"], (job, slot)).fetchone()
+        row = self._db.execute(self._sql["settled_at"], (job, slot)).fetchone()
         return rows.row_entry(row) if row is not None else None
 
     def erase(self, entry: Run) -> None:
         """Remove an entry from the history."""
         order = (entry.job, entry.slot, entry.key, entry.attempt)
-        self._entries -= self._step.db.execute(self._step.sql["erase"], order).rowcount
+        self._entries -= self._db.execute(self._sql["delete_entry"], order).rowcount
 
     def record(self, entry: Run, *, keep: int) -> None:
         """Add to the history, in place of an entry of the same attempt, and keep only the newest entries."""
-        db, sql, row = self._step.db, self._step.sql, rows.entry_row(entry)
-        if db.execute(sql["add_entry"], row).rowcount:
+        db, sql, row = self._db, self._sql, rows.entry_row(entry)
+        if self._file.runs.add(db, row):
             self._entries += 1
         else:
             db.execute(sql["replace_entry"], row)
@@ -146,16 +148,16 @@ class Account:
     def forget(self, *, before: int) -> None:
         """Remove the entries of slots before the given one from the history, a bounded number of them."""
         row = (self._name, self._name, before, TRIM_ENTRIES)
-        self._entries -= self._step.db.execute(self._step.sql["forget_entries"], row).rowcount
+        self._entries -= self._db.execute(self._sql["forget_entries"], row).rowcount
 
     def execute(self, statement: str, row: rows.Row) -> int:
         """Execute a statement that stands beside the account, in its transaction; return how many rows it changed."""
-        return self._step.db.execute(self._step.sql[statement], row).rowcount
+        return self._db.execute(self._sql[statement], row).rowcount
 
     def refuse(self, ref: RunRef, token: int) -> None:
         """Count a refused write in the history entry of the attempt that had this token, if there is one."""
         if token:
-            self._step.db.execute(self._step.sql["refuse"], (ref.job, ref.slot, ref.key, token))
+            self._db.execute(self._sql["refuse"], (ref.job, ref.slot, ref.key, token))
 
     def collect(self, states: list[Change], jobs: list[Change]) -> None:
         """Give away what must be written."""

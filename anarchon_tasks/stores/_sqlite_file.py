@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import sqlite3
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from anarchon_tasks.clock import SystemClock
 from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
 from anarchon_tasks.stores import _mounts, _sql
+from anarchon_tasks.stores._sqlite_pool import Connection, Pool, identity
 from anarchon_tasks.stores._sqlite_table import Table
 from anarchon_tasks.stores.base import FORMAT
 
@@ -33,8 +33,9 @@ _NAMES = {
     "queues": "_queues",
     "format": "_format",
 }
-_IDLE = 8
 _WAL_RETRY_S = 0.01
+_PASSING = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL})
+"""Errors that say nothing against the connection; after another one, the file is opened anew."""
 
 
 class SqliteFile:
@@ -55,7 +56,8 @@ class SqliteFile:
         self._for_many: dict[tuple[str, int], str] = {}
         self.states = self._table(_sql.columns(schema["state"]), key=3, name="state")
         self.jobs = self._table(_sql.columns(schema["jobs"]), key=1, name="job")
-        self._pool = _Pool()
+        self.runs = self._table(_sql.columns(schema["runs"]), key=4, name="entry")
+        self._pool = Pool()
         self._warned = False
 
     def for_many(self, statement: str, count: int) -> str:
@@ -71,7 +73,7 @@ class SqliteFile:
         return self._texts[statement].format(**self._identifiers, **fill)
 
     def _table(self, columns: Sequence[str], *, key: int, name: str) -> Table:
-        insert, update, delete = (self._texts[f"{what}_{name}"] for what in ("insert", "update", "delete"))
+        insert, update, delete = (self._texts.get(f"{what}_{name}", "") for what in ("insert", "update", "delete"))
         return Table(columns, key=key, insert=insert, update=update, delete=delete, names=self._identifiers)
 
     @contextmanager
@@ -88,7 +90,7 @@ class SqliteFile:
 
     def close(self) -> None:
         """Close every connection that is not in use, and the others after their use."""
-        pool, self._pool = self._own_pool(), _Pool()
+        pool, self._pool = self._own_pool(), Pool()
         pool.close()
 
     @contextmanager
@@ -107,7 +109,7 @@ class SqliteFile:
             yield connection.db
             connection.db.execute("COMMIT")
         except sqlite3.Error as error:
-            usable = self._rolled_back(connection.db)
+            usable = self._rolled_back(connection.db) and _code(error) in _PASSING
             raise self._meaning(error) from error
         except BaseException:
             usable = self._rolled_back(connection.db)
@@ -123,17 +125,16 @@ class SqliteFile:
             return True
         return False
 
-    def _own_pool(self) -> _Pool:
+    def _own_pool(self) -> Pool:
         pool = self._pool
         if pool.pid != os.getpid():
-            pool.abandon()
-            pool = self._pool = _Pool()
+            pool = self._pool = Pool()  # the one of the parent is left alone
         return pool
 
-    def _open(self, pool: _Pool) -> _Connection:
+    def _open(self, pool: Pool) -> Connection:
         self._check_place()
         db = sqlite3.connect(self.path, timeout=self.busy_timeout_s, isolation_level=None, check_same_thread=False)
-        connection = _Connection(db)
+        connection = Connection(db)
         pool.add(connection)
         try:
             fresh = not self._check_names(db)
@@ -142,7 +143,7 @@ class SqliteFile:
             self._prepare(db)
             if fresh:
                 self._create(db)
-            connection.identity = _identity(self.path)
+            connection.identity = identity(self.path)
         except BaseException:
             pool.give_back(connection, usable=False)
             raise
@@ -238,6 +239,10 @@ class SqliteFile:
                 extra={"path": str(self.path), "filesystem": kind},
             )
 
+    def _rights(self) -> str:
+        name = self.path.name
+        return f"permission to read and write it, {name}-wal and {name}-shm beside it if they exist, and the directory"
+
     def _meaning(self, error: sqlite3.Error) -> StoreError:
         """Say what an error of SQLite means, and what to do."""
         what = str(error)
@@ -250,15 +255,9 @@ class SqliteFile:
             case sqlite3.SQLITE_FULL:
                 return StoreUnavailable(f"no space is left for {self.path} ({what}): free some on its disk")
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
-                return StoreUnavailable(
-                    f"{self.path} cannot be written ({what}): give this user write permission for the file and its "
-                    "directory"
-                )
+                return StoreUnavailable(f"{self.path} cannot be written ({what}): give this user {self._rights()}")
             case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_AUTH:
-                return StoreUnavailable(
-                    f"{self.path} cannot be opened ({what}): give this user read and write permission for the file "
-                    "and its directory"
-                )
+                return StoreUnavailable(f"{self.path} cannot be opened ({what}): give this user {self._rights()}")
             case sqlite3.SQLITE_NOTADB:
                 return StoreError(f"{self.path} is not an SQLite database ({what}): give the path of another file")
             case sqlite3.SQLITE_CORRUPT:
@@ -266,73 +265,6 @@ class SqliteFile:
             case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_NOMEM | sqlite3.SQLITE_PROTOCOL:
                 return StoreUnavailable(f"{self.path} cannot be read or written ({what}): look at its disk")
         return StoreError(f"{self.path}: {what}")
-
-
-class _Connection:
-    """A connection and the file that it was opened on."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self.db = db
-        self.identity: tuple[int, int] | None = None
-
-
-class _Pool:
-    """The connections of one process. Each has one user at a time; the last one given back is taken first."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._lock = threading.Lock()
-        self._idle: list[_Connection] = []
-        self._every: set[_Connection] = set()
-        self._closed = False
-
-    def add(self, connection: _Connection) -> None:
-        with self._lock:
-            self._every.add(connection)
-
-    def take(self, path: Path) -> _Connection | None:
-        """Return an idle connection to the file that is now at the path; close those to one that was there before."""
-        while True:
-            with self._lock:
-                if not self._idle:
-                    return None
-                connection = self._idle.pop()
-            if connection.identity == _identity(path):
-                return connection
-            self.give_back(connection, usable=False)
-
-    def give_back(self, connection: _Connection, *, usable: bool) -> None:
-        with self._lock:
-            if usable and not self._closed and len(self._idle) < _IDLE:
-                self._idle.append(connection)
-                return
-            self._every.discard(connection)
-        connection.db.close()
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-            self._every.difference_update(idle)
-        for connection in idle:
-            connection.db.close()
-
-    def abandon(self) -> None:
-        """Never close these connections: they belong to the process that this one was forked from.
-
-        Closing one here, if only by forgetting it or at exit, could remove the write-ahead log under the other
-        process. So the set gets a reference that nobody gives back.
-        """
-        if self._every:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._every))
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -28,8 +28,8 @@ class Table:
         columns: All of them, in the order of the rows.
         key: How many of the first ones are the primary key.
         insert: The statement that adds a row, with `{columns}` and `{marks}` to fill in.
-        update: The statement that changes one, with `{sets}`.
-        delete: The statement that removes one.
+        update: The statement that changes one, with `{sets}`; empty where none does.
+        delete: The statement that removes one; empty where none does.
         names: What else is to be filled in.
 
     """
@@ -54,8 +54,8 @@ class Table:
             if after is None:
                 deletes += [before[: self._key]] if before is not None else []
             elif before is None:
-                filled = [value is not None for value in after]
-                inserts.setdefault(tuple(compress(self._all, filled)), []).append(tuple(compress(after, filled)))
+                columns, values = self._filled(after)
+                inserts.setdefault(columns, []).append(values)
             elif before != after:
                 changed = tuple(compress(self._all, map(ne, before, after)))
                 updates.setdefault(changed, []).append((*(after[at] for at in changed), *after[: self._key]))
@@ -65,6 +65,15 @@ class Table:
             db.executemany(self.insert_of(columns), rows)
         for columns, rows in updates.items():
             db.executemany(self.update_of(columns), rows)
+
+    def add(self, db: sqlite3.Connection, row: Row) -> bool:
+        """Add a row; return whether it is new, which only an INSERT OR IGNORE can deny."""
+        columns, values = self._filled(row)
+        return db.execute(self.insert_of(columns), values).rowcount > 0
+
+    def _filled(self, row: Row) -> tuple[Columns, Row]:
+        filled = [value is not None for value in row]
+        return tuple(compress(self._all, filled)), tuple(compress(row, filled))
 
     def insert_of(self, columns: Columns) -> str:
         """Return the statement that adds a row with these columns."""

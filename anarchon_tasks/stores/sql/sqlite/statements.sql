@@ -24,10 +24,6 @@ INSERT INTO {jobs} ({columns}) VALUES ({marks});
 -- name: update_job
 UPDATE {jobs} SET {sets} WHERE job = ?;
 
--- name: delete_job
--- For completeness: an account is never deleted.
-DELETE FROM {jobs} WHERE job = ?;
-
 -- name: open
 -- The open runs of several jobs.
 SELECT * FROM {state} WHERE wake IS NOT NULL AND job IN ({marks});
@@ -50,9 +46,9 @@ DELETE FROM {state} WHERE job = ? AND slot = ? AND key = ?;
 -- name: expired
 SELECT job, slot, key FROM {state} WHERE wake <= ? ORDER BY wake, job, slot, key LIMIT ?;
 
--- name: add_entry
+-- name: insert_entry
 -- Does nothing when the attempt has an entry.
-INSERT OR IGNORE INTO {runs} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT OR IGNORE INTO {runs} ({columns}) VALUES ({marks});
 
 -- name: replace_entry
 REPLACE INTO {runs} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -61,7 +57,7 @@ REPLACE INTO {runs} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 -- The entry of a skipped or missed slot, or of the stretch that ends with it.
 SELECT * FROM {runs} WHERE job = ? AND slot = ? AND key = '' AND status IN ('skipped', 'missed') ORDER BY attempt LIMIT 1;
 
--- name: erase
+-- name: delete_entry
 DELETE FROM {runs} WHERE job = ? AND slot = ? AND key = ? AND attempt = ?;
 
 -- name: trim_entries
