@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
+from typing import TYPE_CHECKING
+
 import pytest
+
+from tests.servers import RedisCluster, ValkeyServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+    from valkey.cluster import ValkeyCluster
+
+    from tests.contract.postgres_adapter import EmptyTables
 
 for _module in (
     "_lab",
@@ -15,3 +28,53 @@ for _module in (
     "_repeats_workers",
 ):
     pytest.register_assert_rewrite(f"anarchon_tasks.testing.{_module}")
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A database of this session's own, on the server that tests share."""
+    psycopg = pytest.importorskip("psycopg")
+    server, name = "postgresql://postgres@127.0.0.1:5432", f"t{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield f"{server}/{name}"
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def postgres_tables(postgres_url: str) -> EmptyTables:
+    """The tables of one store, empty, in a database that tests share."""
+    from anarchon_tasks.stores import PostgresBackend
+    from tests.contract.postgres_adapter import EmptyTables, new_table
+
+    tables = EmptyTables(postgres_url, new_table())
+    store = PostgresBackend(postgres_url, table=tables.table).open()
+    store.time()
+    store.close()
+    return tables
+
+
+@pytest.fixture(scope="session")
+def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """Three primaries that tests share: work there only under a prefix, and never stop them."""
+    with RedisCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def cluster_client(redis_cluster: RedisCluster) -> Iterator[redis.RedisCluster]:
+    """The client that a user would hand in."""
+    import redis
+
+    with redis.RedisCluster(host="127.0.0.1", port=redis_cluster.port, socket_timeout=5) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def valkey_cluster_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyCluster]:
+    """Valkey's own client of a cluster of Valkey servers."""
+    driver = pytest.importorskip("valkey.cluster")
+    with RedisCluster(tmp_path_factory.mktemp("valkeys"), server=ValkeyServer) as cluster:
+        client = driver.ValkeyCluster(host="127.0.0.1", port=cluster.port, socket_timeout=5)
+        yield client
+        client.close()
