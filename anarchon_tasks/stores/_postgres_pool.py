@@ -73,19 +73,17 @@ class OwnPool:
 
     @contextmanager
     def lent(self) -> Iterator[Connection[Any]]:
-        """Lend a connection; it is closed afterwards when it is broken, in a transaction, or an error went by."""
+        """Lend a connection; it is closed afterwards when it is broken, or waits for something, or in a transaction."""
         self._ours.check_process()
         free, age = self._ours.free, self._ours.age
         if not free.acquire(timeout=self._timeout_s):
             raise Failed(f"all {_MOST} connections of this process are in use since {self._timeout_s:g} s", late=True)
         try:
             connection = self._ours.take() or self._ours.add(_opened(self._make))
-            usable = False
             try:
                 yield connection
-                usable = True
             finally:
-                self._ours.give_back(connection, usable=usable and age == self._ours.age)
+                self._ours.give_back(connection, usable=age == self._ours.age)
         finally:
             free.release()
 
