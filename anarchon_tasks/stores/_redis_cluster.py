@@ -7,6 +7,7 @@ and the list of definitions. See `lua/index.lua` for what that means for the ind
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from anarchon_tasks.errors import StoreError, StoreUnavailable
 from anarchon_tasks.stores import _wire as wire
-from anarchon_tasks.stores._redis_nodes import Call, Nodes, kwargs_of
-from anarchon_tasks.stores._redis_options import check_prefix, location_of, secrets
+from anarchon_tasks.stores._redis_eviction import warn_if_evicting
+from anarchon_tasks.stores._redis_nodes import Call, Nodes, Wait, kwargs_of
+from anarchon_tasks.stores._redis_options import DEFAULT_PREFIX, check_prefix, location_of, secrets
+from anarchon_tasks.stores._redis_replicas import ReplicatedScripts
 from anarchon_tasks.stores._redis_scripts import checked, script
 from anarchon_tasks.stores._remote import RemoteStore
 from anarchon_tasks.stores.base import FORMAT
@@ -24,11 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from anarchon_tasks.clock import Clock
+    from anarchon_tasks.stores._remote import Operations
 
 FORMAT_S = 10.0
 """How long a store that could be read counts as readable: a newer version that takes it over is noticed by then."""
 _PUT_OFF_MS = 60_000
 _PAGE = 500
+_TELLABLE_MS = 100
+"""A smaller difference between two clocks is not told from the time that the calls took."""
 
 _JOB_KEYS = ("state", "active", "slots", "runs", "results")
 _SHARED = {
@@ -59,6 +65,8 @@ class _Part:
     items: list[Any] = field(default_factory=list)
     call: Call | None = None
     now: int = 0
+    at: float = 0.0
+    """When its reply was here, by our monotonic clock."""
     answers: list[Any] = field(default_factory=list)
     notes: list[list[Any]] = field(default_factory=list)
     error: StoreError | None = None
@@ -72,16 +80,31 @@ class RedisClusterStore(RemoteStore):
         client: The cluster client of redis-py or valkey-py. It stays open when the store closes.
         prefix: The head of every key; ends in `:`.
         clock: Tells the time in place of the nodes, for tests that move it.
+        min_replicas: How many replicas of its node must have a grant.
+        replicas_timeout_ms: How long a node waits for them.
 
     """
 
-    def __init__(self, client: Any, *, prefix: str, clock: Clock | None = None) -> None:  # noqa: ANN401 - the drivers'
+    def __init__(
+        self,
+        client: Any,  # noqa: ANN401 - the drivers' own types
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        clock: Clock | None = None,
+        min_replicas: int = 0,
+        replicas_timeout_ms: int = 100,
+    ) -> None:
         check_prefix(prefix)
         kwargs = kwargs_of(client)
         location = location_of(kwargs)
         nodes = Nodes(client, location=location, secrets=secrets(kwargs))
         scripts = ClusterScripts(nodes, location=location, prefix=prefix, clock=clock)
-        super().__init__(scripts, namespace=prefix, location=location)
+        operations: Operations = scripts
+        if min_replicas:
+            operations = ReplicatedScripts(
+                scripts, count=min_replicas, timeout_ms=replicas_timeout_ms, location=location
+            )
+        super().__init__(operations, namespace=prefix, location=location)
 
     def close(self) -> None:
         """Leave the client open: it was handed in."""
@@ -104,6 +127,7 @@ class ClusterScripts:
         self._prefix = prefix
         self._clock = clock
         self._readable_until = self._writable_until = 0.0
+        self._warner_pid: int | None = os.getpid()
 
     def run(self, operation: str, payload: Any) -> list[Any]:  # noqa: ANN401 - as the operation wants it
         """Run an operation and return `[now, answers, ...]`.
@@ -125,14 +149,23 @@ class ClusterScripts:
             return self._expired(payload[0])
         if operation in _SHARED:
             return self._on_key(operation, payload)
-        parts = _split(operation, payload)
-        if not parts:
-            return self._on_key("time", [])
-        self._ask(operation, payload, parts)
-        self._write_index(note for part in parts for note in part.notes)
-        if operation == "register":
-            self._define(parts)
-        return _merged(operation, parts)
+        return self._on_jobs(operation, payload)[0]
+
+    def run_and_wait(self, operation: str, payload: Any, replicas: int, timeout_ms: int) -> tuple[list[Any], int]:  # noqa: ANN401
+        """Run an operation on jobs; return its reply, and how many replicas each of their nodes has that have it, too.
+
+        Args:
+            operation: Its name.
+            payload: Its questions.
+            replicas: How many are enough.
+            timeout_ms: How long each node waits for its own.
+
+        Raises:
+            StoreError: As in `run`.
+
+        """
+        self._check_format(writes=True)
+        return self._on_jobs(operation, payload, wait=(replicas, timeout_ms))
 
     # --- one call ----------------------------------------------------------------------------------------------------
 
@@ -159,23 +192,42 @@ class ClusterScripts:
         if now < (self._writable_until if writes else max(self._readable_until, self._writable_until)):
             return
         self._on_key("open" if writes else "time", [])
-        if writes:
-            self._writable_until = now + FORMAT_S
-        else:
+        if not writes:
             self._readable_until = now + FORMAT_S
+            return
+        self._writable_until = now + FORMAT_S
+        if self._warner_pid == os.getpid():  # children of a fork leave the warning to their parent
+            for location, execute in self._nodes.primaries().items():
+                warn_if_evicting(execute, location)
+        self._warner_pid = None
 
-    def _ask(self, operation: str, payload: Any, parts: Sequence[_Part]) -> None:  # noqa: ANN401
-        """Run an operation on each job, and note at each part what came of it."""
+    def _on_jobs(self, operation: str, payload: Any, wait: Wait | None = None) -> tuple[list[Any], int]:  # noqa: ANN401
+        """Run an operation on the five keys of each job, and write what it noted for others."""
+        parts = _split(operation, payload)
+        if not parts:
+            return self._on_key("time", []), 0
+        replicas = self._ask(operation, payload, parts, wait)
+        self._write_index(note for part in parts for note in part.notes)
+        if operation == "register":
+            self._define(parts)
+        if error := _away(parts) or _moving(operation, parts):
+            raise error
+        return _merged(operation, parts), replicas
+
+    def _ask(self, operation: str, payload: Any, parts: Sequence[_Part], wait: Wait | None = None) -> int:  # noqa: ANN401
+        """Run an operation on each job, note at each part what came of it, and return the least number of replicas."""
         calls = [
             self._call(operation, _job_keys(self._prefix, part.job), _payload(operation, payload, part.items))
             for part in parts
         ]
-        self._nodes.send(calls)
+        self._nodes.send(calls, wait=wait)
         for part, call in zip(parts, calls, strict=True):
             part.error, part.moving = call.error, call.moving
             if call.error is None:
                 part.now, part.answers, *more = self._read(call)
+                part.at = call.at
                 part.notes = more[0] if more else []
+        return min(call.replicas for call in calls)
 
     # --- what is written afterwards ----------------------------------------------------------------------------------
 
@@ -289,26 +341,30 @@ def _away(parts: Sequence[_Part]) -> StoreError | None:
     return away
 
 
+def _moving(operation: str, parts: Sequence[_Part]) -> StoreError | None:
+    """Return why a batch must be asked again: a slot is on its way, and the answers cannot tell, or all are."""
+    moving = [part for part in parts if part.moving]
+    return moving[0].error if moving and (operation not in _TELL or len(moving) == len(parts)) else None
+
+
 def _merged(operation: str, parts: Sequence[_Part]) -> list[Any]:
     """Put the answers back into the order of the batch, told by one clock."""
-    if away := _away(parts):
-        raise away
-    if operation not in _TELL:
-        for part in parts:
-            if part.moving and part.error is not None:
-                raise part.error
-    now = max(part.now for part in parts)
-    if not now and parts[0].error is not None:
-        raise parts[0].error  # nobody told the time
-    answers: dict[int, Any] = {}
+    first = max(parts, key=lambda part: part.now)
     instant = _UNTIL.get(operation)
+    answers: dict[int, Any] = {}
     for part in parts:
         said: list[Any] = part.answers
         if part.error is not None:
             said = [["error", str(part.error)]] * len(part.items)
-        elif instant is not None and part.now < now:
+        elif instant is not None and (ahead := _ahead_ms(first, part)):
             for answer in said:
                 if answer[0] != "error" and answer[instant] > 0:
-                    answer[instant] += now - part.now
+                    answer[instant] += ahead
         answers.update(zip(part.places, said, strict=True))
-    return [now, [answers[place] for place in sorted(answers)]]
+    return [first.now, [answers[place] for place in sorted(answers)]]
+
+
+def _ahead_ms(one: _Part, other: _Part) -> int:
+    """Return by how much the clock of one part's node is ahead of another's, as far as it can be told."""
+    ahead = one.now - other.now - int((one.at - other.at) * 1_000)
+    return ahead if ahead > _TELLABLE_MS else 0

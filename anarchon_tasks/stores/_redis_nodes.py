@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from anarchon_tasks.errors import StoreUnavailable
 from anarchon_tasks.stores._redis_client import translate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from anarchon_tasks.errors import StoreError
     from anarchon_tasks.stores._redis_scripts import Script
@@ -24,11 +24,15 @@ FOLLOW_S = 1.0
 """How long one call goes after keys that are on their way to another node."""
 _ROUNDS = 3
 
+Wait: TypeAlias = tuple[int, int]
+"""For how many replicas a node waits, and for how many milliseconds at most."""
+
 _NO_SCRIPT = "NoScriptError"
 _BROKEN = frozenset({"ConnectionError", "OSError"})
 _MOVING = frozenset({"AskError", "MovedError", "TryAgainError"})
 _LOST_ON_THE_WAY = "TTL exhausted"  # a cluster client that was sent around too often; nothing was executed
-_NO_CLUSTER = frozenset({"RedisClusterException", "ValkeyClusterException", "ClusterDownError"})
+_DOWN = "ClusterDownError"
+_NO_CLUSTER = frozenset({"RedisClusterException", "ValkeyClusterException", _DOWN})
 
 
 @dataclass(slots=True, eq=False)
@@ -39,9 +43,13 @@ class Call:
     keys: tuple[bytes, ...]
     args: tuple[bytes | int, ...]
     reply: bytes | str | None = None
+    at: float = 0.0
+    """When the reply was here, by our monotonic clock."""
     error: StoreError | None = None
     moving: bool = False
     """Whether the error is that the slot is on its way to another node."""
+    replicas: int = 0
+    """How many replicas are known to have what it wrote; asked for with `wait`."""
 
     def command(self) -> tuple[bytes | str | int, ...]:
         """Return the command for a node that should know the script."""
@@ -80,21 +88,40 @@ class Nodes:
         self._secrets = secrets
         self._connection_to = getattr(client, "get_redis_connection", None) or client.get_valkey_connection
 
-    def send(self, calls: Sequence[Call]) -> None:
+    def send(self, calls: Sequence[Call], *, wait: Wait | None = None) -> None:
         """Execute calls, at most a few times each, and note at each what came of it.
 
         A connection that a node closed is opened again, a node without the script gets it, and a key that has moved is
         followed. A node that does not answer in time is not asked twice.
+
+        Args:
+            calls: What to execute.
+            wait: For which replicas each node waits. None are known of where a key was followed.
+
         """
         pending, follow = list(calls), list[Call]()
         for left in reversed(range(_ROUNDS)):
             repeated: list[Call] = []
             for node, group in self._by_node(pending):
-                self._send_to(node, group, repeated if left else None, follow)
+                self._send_to(node, group, wait, repeated if left else None, follow)
             if not repeated:
                 break
             pending = repeated
         self._follow(follow)
+
+    def primaries(self) -> dict[str, Callable[..., Any]]:
+        """Return where each primary is, for people, and what sends it a command or raises an error of ours."""
+
+        def sender(node: Any) -> Callable[..., Any]:  # noqa: ANN401
+            def execute(*args: bytes | str | int) -> Any:  # noqa: ANN401
+                try:
+                    return self._connection_to(node).execute_command(*args)
+                except Exception as error:  # noqa: BLE001 - each driver has its own
+                    raise translate(error, self._location, self._secrets) from None
+
+            return execute
+
+        return {node.name: sender(node) for node in self._client.get_primaries()}
 
     def _by_node(self, calls: Iterable[Call]) -> list[tuple[Any, list[Call]]]:
         groups: dict[str, tuple[Any, list[Call]]] = {}
@@ -108,38 +135,58 @@ class Nodes:
                 groups.setdefault(node.name, (node, []))[1].append(call)
         return list(groups.values())
 
-    def _send_to(self, node: Any, calls: list[Call], again: list[Call] | None, follow: list[Call]) -> None:  # noqa: ANN401
+    def _send_to(
+        self,
+        node: Any,  # noqa: ANN401 - the drivers' own types
+        calls: list[Call],
+        wait: Wait | None,
+        again: list[Call] | None,
+        follow: list[Call],
+    ) -> None:
         """Send calls to their node, and sort out those to execute again, or on another one."""
         try:
-            connection = self._connection_to(node)
-            replies = _pipelined(connection, (call.command() for call in calls))
-            if any(_NO_SCRIPT in _names(reply) for reply in replies):
-                for text in {call.script.text for call in calls}:
-                    connection.execute_command("SCRIPT", "LOAD", text)
+            replies, replicas = self._execute(node, calls, wait)
         except Exception as error:  # noqa: BLE001 - each driver has its own
             self._refresh(node)
             if again is not None and _names(error) & _BROKEN:
                 again += calls
-                return
             for call in calls:
                 self._note(call, error)
             return
         for call, reply in zip(calls, replies, strict=True):
+            self._note(call, reply)
+            call.replicas = replicas
             names = _names(reply)
             if again is not None and _NO_SCRIPT in names:
                 again.append(call)
             elif names & _MOVING:
-                self._note(call, reply)
                 follow.append(call)
-            else:
-                self._note(call, reply)
-        if any("ClusterDownError" in _names(reply) for reply in replies):
+        if any(_DOWN in _names(reply) for reply in replies):
             self._refresh()
+
+    def _execute(self, node: Any, calls: list[Call], wait: Wait | None) -> tuple[list[Any], int]:  # noqa: ANN401
+        """Send calls in one round trip; return their replies, errors among them, and how many replicas are in step.
+
+        A node that lost its scripts (a restart, a failover) gets them again.
+        """
+        connection = self._connection_to(node)
+        pipe = connection.pipeline(transaction=False)
+        for call in calls:
+            pipe.execute_command(*call.command())
+        if wait is not None:
+            pipe.execute_command("WAIT", *wait)
+        replies: list[Any] = pipe.execute(raise_on_error=False)
+        replicas = replies.pop() if wait is not None else 0
+        if any(_NO_SCRIPT in _names(reply) for reply in replies):
+            for text in {call.script.text for call in calls}:
+                connection.execute_command("SCRIPT", "LOAD", text)
+        return replies, replicas if isinstance(replicas, int) else 0
 
     def _follow(self, calls: list[Call]) -> None:
         """Execute calls through the cluster client, which goes after moved keys and learns where they are."""
         until = time.monotonic() + FOLLOW_S
         for call in calls:
+            call.replicas = 0
             try:
                 reply = self._client.execute_command(*call.whole())
             except Exception as error:  # noqa: BLE001 - each driver has its own
@@ -151,7 +198,7 @@ class Nodes:
 
     def _note(self, call: Call, reply: Any) -> None:  # noqa: ANN401 - the drivers' own types
         if not isinstance(reply, Exception):
-            call.reply, call.error, call.moving = reply, None, False
+            call.reply, call.at, call.error, call.moving = reply, time.monotonic(), None, False
             return
         names = _names(reply)
         call.moving = bool(names & _MOVING) or _LOST_ON_THE_WAY in str(reply)
@@ -167,15 +214,6 @@ class Nodes:
                 self._connection_to(node).connection_pool.disconnect(inuse_connections=False)
         with contextlib.suppress(Exception):
             self._client.nodes_manager.initialize()
-
-
-def _pipelined(connection: Any, commands: Iterable[tuple[Any, ...]]) -> list[Any]:  # noqa: ANN401
-    """Send commands in one round trip and return their replies; one that failed is an exception."""
-    pipe = connection.pipeline(transaction=False)
-    for command in commands:
-        pipe.execute_command(*command)
-    replies: list[Any] = pipe.execute(raise_on_error=False)
-    return replies
 
 
 def _names(error: object) -> frozenset[str]:

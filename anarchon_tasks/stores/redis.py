@@ -17,6 +17,8 @@ from anarchon_tasks.stores import _glide
 from anarchon_tasks.stores import _redis_options as options
 from anarchon_tasks.stores import _redis_strategies as strategies
 from anarchon_tasks.stores._redis_client import Client, Connection, Scripts
+from anarchon_tasks.stores._redis_cluster import RedisClusterStore
+from anarchon_tasks.stores._redis_nodes import is_cluster, kwargs_of
 from anarchon_tasks.stores._redis_replicas import ReplicatedScripts
 from anarchon_tasks.stores._remote import RemoteStore
 
@@ -70,9 +72,9 @@ class RedisBackend:
 
     Args:
         redis: A URL (`redis://`, `rediss://` for TLS, `unix://` for a socket), the options of one as a mapping
-            (`{"host": "cache", "password": ...}`), or a client: one of redis-py, valkey-py or GLIDE's synchronous
-            one, or anything with `execute_command(*args)`. A client stays open when the store closes, and its timeouts
-            and retries are its own. By default localhost:6379.
+            (`{"host": "cache", "password": ...}`), or a client: one of redis-py or valkey-py (also their clients of
+            a cluster), GLIDE's synchronous one, or anything with `execute_command(*args)`. A client stays open when
+            the store closes, and its timeouts and retries are its own. By default localhost:6379.
         prefix: The head of every key; ends in `:`. Instances that share it share jobs.
         strategy: How one winner is picked: a name, or a mapping with the `name` and that strategy's settings. In this
             version `lease` alone, which has none.
@@ -97,7 +99,7 @@ class RedisBackend:
     def __repr__(self) -> str:
         return _shown(self, "redis")
 
-    def open(self) -> RedisStore:
+    def open(self) -> RedisStore | RedisClusterStore:
         """Return a store with these settings. It connects at its first call."""
         return _opened(self, self.redis, drivers=("redis",), extra="redis")
 
@@ -128,7 +130,7 @@ class ValkeyBackend:
     def __repr__(self) -> str:
         return _shown(self, "valkey")
 
-    def open(self) -> RedisStore:
+    def open(self) -> RedisStore | RedisClusterStore:
         """Return a store with these settings. It connects at its first call."""
         return _opened(self, self.valkey, drivers=("valkey", "redis"), extra="valkey")
 
@@ -163,7 +165,7 @@ def _replicas_timeout_ms(
     if target is None or isinstance(target, str | Mapping):
         kwargs = options.arguments(target)
     else:
-        kwargs = options.of_client(target)
+        kwargs = kwargs_of(target) if is_cluster(target) else options.of_client(target)
     return options.replicas_timeout_ms(backend.min_replicas_timeout, kwargs.get("socket_timeout"))
 
 
@@ -173,12 +175,20 @@ def _opened(
     *,
     drivers: Sequence[str],
     extra: str,
-) -> RedisStore:
+) -> RedisStore | RedisClusterStore:
+    replicas_timeout_ms = _replicas_timeout_ms(backend, target)
+    if is_cluster(target):
+        return RedisClusterStore(
+            target,
+            prefix=backend.prefix,
+            min_replicas=backend.min_replicas,
+            replicas_timeout_ms=replicas_timeout_ms,
+        )
     return RedisStore(
         _connection(target, drivers=drivers, extra=extra),
         prefix=backend.prefix,
         min_replicas=backend.min_replicas,
-        replicas_timeout_ms=_replicas_timeout_ms(backend, target),
+        replicas_timeout_ms=replicas_timeout_ms,
     )
 
 
@@ -208,8 +218,11 @@ def _check_client(client: object, name: str) -> None:
         )
     if inspect.iscoroutinefunction(command) or (is_glide and _glide.is_asynchronous(client)):
         raise ConfigError(f"{name}={kind} is an asynchronous client: give a synchronous one, or a URL")
-    if hasattr(client, "get_node_from_key") or (is_glide and _glide.is_cluster(client)):
-        raise ConfigError(f"{name}={kind} is a client of a cluster, which this version cannot use: give one server")
+    if is_glide and _glide.is_cluster(client):
+        raise ConfigError(
+            f"{name}={kind} is GLIDE's client of a cluster, which this version cannot use: give redis.RedisCluster or "
+            "valkey.ValkeyCluster"
+        )
 
 
 def _check_pipelines(client: object, name: str, count: int) -> None:
