@@ -35,23 +35,28 @@ class Availability:
         since = self._up_since
         return float("inf") if since is None else self._clock.monotonic() - since
 
-    def failed(self, error: BaseException | str) -> None:
-        """Note that a try failed."""
+    def failed(self, error: BaseException | str, *, sent: float = float("inf")) -> None:
+        """Note that a try failed that was made at that monotonic instant.
+
+        What was under way when the state changed says nothing of the time after it: else an outage that ends while a
+        call of another thread hangs would be told twice.
+        """
         with self._lock:
-            if self._down_since is not None:
+            if self._down_since is not None or sent < (self._up_since or sent):
                 return
             self._down_since = self._clock.monotonic()
         logger.warning("%s does not answer: %s", self.what, error, extra={"anarchon": {"event": f"{self.what}-down"}})
         self._tell.emit(events.Down(what=self.what, error=str(error)))
 
-    def answered(self) -> None:
-        """Note that a try succeeded."""
+    def answered(self, *, sent: float = float("inf")) -> None:
+        """Note that a try succeeded that was made at that monotonic instant; one made before the failure is no sign."""
         if not self.down:
             return
         with self._lock:
-            since, self._down_since = self._down_since, None
-            if since is None:
+            since = self._down_since
+            if since is None or sent < since:
                 return
+            self._down_since = None
             self._up_since = now = self._clock.monotonic()
         seconds = now - since
         logger.warning(

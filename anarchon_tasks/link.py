@@ -48,15 +48,15 @@ class StoreLink:
         try:
             reply = operation(*args, **options)
         except TooFewReplicas:  # it answers, and says itself when that begins and when it ends
-            self.availability.answered()
+            self.availability.answered(sent=sent)
             raise
         except StoreUnavailable as error:
-            self.availability.failed(error)
+            self.availability.failed(error, sent=sent)
             raise
         received = self._clock.monotonic()
         if self._known_since is None:
             self._known_since = received
-        self.availability.answered()
+        self.availability.answered(sent=sent)
         if abs(self.time.observe(reply.now_ms, sent=sent, received=received)) > self._jump_ms:
             self._jumped_at = received
         return reply

@@ -142,8 +142,8 @@ class Claim:
     """When some run of the job's queue last began, as far as the caller knows."""
     trigger: Trigger = Trigger.SCHEDULE
     takeover: bool = True
-    """False after an outage of the store, or when the caller cannot know of one: live workers beat first, and a run
-    that was begun is left to them."""
+    """False after an outage of the store, or when the caller cannot know of one: live workers speak first. A run that
+    was begun is left to them, and a slot is not skipped for one whose end may not be written yet: it waits."""
 
 
 class ClaimKind(StrEnum):

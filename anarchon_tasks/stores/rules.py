@@ -298,7 +298,8 @@ def _in_the_way(
     A run that would still be under way when the slot was due, had it been on time itself, makes the slot an overlap.
     One that would not, because an outage or a killed scheduler delayed it, makes the slot wait: that delay is ours,
     not the job's. But a run that takes half of the time between two slots leaves no time to catch up in, and what
-    waits for it is skipped, or the job would stay late for ever.
+    waits for it is skipped, or the job would stay late for ever. After an outage of the store nothing is skipped until
+    the workers had the time to say which runs have ended meanwhile.
     """
     overlaps: tuple[ClaimKind, RunState] | None = None
     # Beside others, only claims can matter, and a job may have thousands of runs in its queue.
@@ -309,7 +310,7 @@ def _in_the_way(
             superseded.append(other)
         elif not (_exclusive(ask) or older):
             continue
-        elif not _overlaps(ask, other, now):
+        elif not (ask.takeover and _overlaps(ask, other, now)):
             return ClaimKind.WAIT, other
         else:
             overlaps = overlaps or (ClaimKind.OVERLAP, other)

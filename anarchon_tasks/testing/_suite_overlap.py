@@ -40,6 +40,17 @@ class OverlapTests:
             (1_000, 1, "succeeded", None),
         ]
 
+    def test_waits_after_an_outage(self, adapter: StoreAdapter) -> None:
+        """After an outage nothing is skipped for a run whose worker may only not have told its end yet."""
+        lab = Lab(adapter)
+        lab.job()
+        earlier = lab.running(lab.ref(1_000))
+        lab.pass_ms(2)
+        ask = lab.ask(replace(lab.ref(0), slot=lab.now()), gap_ms=1)
+        assert lab.claim_all([replace(ask, takeover=False)])[0].kind is ClaimKind.WAIT
+        assert lab.finish(lab.ref(1_000), earlier.token)
+        assert lab.claim_all([replace(ask, takeover=False)])[0].kind is ClaimKind.WON
+
     def test_skipped_slots_in_a_row_are_one_stretch(self, adapter: StoreAdapter) -> None:
         """While one run goes on, the slots skipped for it share one entry, with the first, the last and the count."""
         lab = Lab(adapter)

@@ -118,7 +118,8 @@ local function in_the_way(account, ask, superseded)
     if older and other.lease_until <= NOW and NOW > other.due + ask.policy.coalesce then
       superseded[#superseded + 1] = other
     elseif alone or older then
-      if not overlaps(ask, other) then return 'wait', other end
+      -- After an outage, workers first have the time to say which runs have ended meanwhile.
+      if not (ask.takeover and overlaps(ask, other)) then return 'wait', other end
       overlap = overlap or other
     end
   end

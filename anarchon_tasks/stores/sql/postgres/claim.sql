@@ -4,23 +4,25 @@
 -- while its lease lives. A slot that is settled here (late, overlap, superseded, in a stretch) is settled for
 -- everybody, in this same step.
 
--- name: ask_of
--- Read a claim, with the policy that it names. An `ask` is such a row.
-CREATE OR REPLACE FUNCTION {fn_ask_of}(
-  item jsonb, policy jsonb, OUT job text, OUT run text, OUT slot bigint, OUT key text, OUT claim_id text,
-  OUT instance text, OUT due bigint, OUT latest bigint, OUT floor bigint, OUT ranges jsonb, OUT tracked boolean,
-  OUT late_reason text, OUT queue_begun bigint, OUT "trigger" text, OUT gap bigint, OUT takeover boolean,
-  OUT exclusive boolean, OUT at_most_once boolean, OUT max_attempts integer, OUT claim_lease bigint,
-  OUT coalesce_for bigint, OUT start_deadline bigint, OUT takeover_delay bigint, OUT keep_for bigint,
-  OUT history integer, OUT history_ttl bigint
-) LANGUAGE sql IMMUTABLE AS $$
+-- name: asks
+-- Read claims, each with the policy that it names. An `ask` is such a row.
+CREATE OR REPLACE FUNCTION {fn_asks}(
+  items jsonb, policies jsonb, OUT n bigint, OUT job text, OUT run text, OUT slot bigint, OUT key text,
+  OUT claim_id text, OUT instance text, OUT due bigint, OUT latest bigint, OUT floor bigint, OUT ranges jsonb,
+  OUT tracked boolean, OUT late_reason text, OUT queue_begun bigint, OUT "trigger" text, OUT gap bigint,
+  OUT takeover boolean, OUT exclusive boolean, OUT at_most_once boolean, OUT max_attempts integer,
+  OUT claim_lease bigint, OUT coalesce_for bigint, OUT start_deadline bigint, OUT takeover_delay bigint,
+  OUT keep_for bigint, OUT history integer, OUT history_ttl bigint
+) RETURNS SETOF record LANGUAGE sql IMMUTABLE ROWS 100 AS $$
   SELECT
-    item ->> 0, item ->> 1, (item ->> 2)::bigint, {fn_key_of}(item ->> 1), item ->> 3,
+    n, item ->> 0, item ->> 1, (item ->> 2)::bigint, {fn_key_of}(item ->> 1), item ->> 3,
     item ->> 4, (item ->> 6)::bigint, (item ->> 7)::bigint, (item ->> 8)::bigint, item -> 9, (item ->> 10)::boolean,
     item ->> 11, (item ->> 12)::bigint, item ->> 13, (item ->> 14)::bigint, (item ->> 15)::boolean,
     policy ->> 0 = 'skip' AND (item ->> 10)::boolean, policy ->> 1 = 'at_most_once', (policy ->> 2)::integer,
     (policy ->> 3)::bigint, (policy ->> 4)::bigint, (policy ->> 6)::bigint, (policy ->> 7)::bigint,
     (policy ->> 8)::bigint, (policy ->> 9)::integer, (policy ->> 10)::bigint
+  FROM jsonb_array_elements(items) WITH ORDINALITY AS of_batch(item, n),
+    LATERAL (SELECT policies -> (item ->> 5)::integer OFFSET 0) AS named(policy)
 $$;
 
 -- name: answer
@@ -45,7 +47,7 @@ DECLARE
   s {state};
   floor bigint;
 BEGIN
-  SELECT * INTO ask FROM {fn_ask_of}(item, policies -> (item ->> 5)::integer);
+  SELECT * INTO ask FROM {fn_asks}(jsonb_build_array(item), policies);
   SELECT j.floor INTO floor FROM {jobs} j WHERE j.job = ask.job;
   IF floor IS NULL THEN RETURN {fn_bare_answer}('unregistered', 0, 0); END IF;
   SELECT * INTO s FROM {state} t WHERE t.job = ask.job AND t.slot = ask.slot AND t.key = ask.key;
@@ -154,11 +156,11 @@ $$;
 
 -- name: overlaps
 -- Whether a run would still be under way when the slot was due, had it been on time itself; or takes so long that there
--- is no time to catch up in.
+-- is no time to catch up in. After an outage, workers first have the time to say which runs have ended meanwhile.
 CREATE OR REPLACE FUNCTION {fn_overlaps}(ask record, other {state}, now_ms bigint) RETURNS boolean LANGUAGE plpgsql
 AS $$
 BEGIN
-  RETURN coalesce(
+  RETURN ask.takeover AND coalesce(
     other.due + now_ms - other.first_enqueued_at > ask.due OR 2 * (now_ms - other.first_enqueued_at) >= ask.gap, false);
 END
 $$;
@@ -190,8 +192,8 @@ $$;
 -- name: trim_for
 CREATE OR REPLACE FUNCTION {fn_trim_for}(ask record, now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  IF ask.history_ttl IS NOT NULL THEN PERFORM {fn_drop_entries}(ask.job, now_ms - ask.history_ttl, 100); END IF;
-  PERFORM {fn_trim}(ask.job, now_ms - ask.keep_for, ask.slot, ask.key);
+  IF ask.history_ttl IS NOT NULL THEN PERFORM {fn_forget_before}(ask.job, now_ms - ask.history_ttl); END IF;
+  PERFORM {fn_trim}(ARRAY[ask.job], ARRAY[now_ms - ask.keep_for], ARRAY[ask.slot], ARRAY[ask.key]);
 END
 $$;
 
