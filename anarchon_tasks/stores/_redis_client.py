@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
 from anarchon_tasks.stores import _wire as wire
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from anarchon_tasks.clock import Clock
+
+A = TypeVar("A")
 
 
 class Client(Protocol):
@@ -49,6 +51,8 @@ _AWAY = frozenset(
 _AWAY_WORDS = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN")
 _DENIED = frozenset({"AuthenticationError", "AuthorizationError"})  # connection errors by descent, but not by nature
 _NO_SCRIPT = ("NOSCRIPT", "No matching script")
+_LOADS = 3
+"""How often a script is loaded for one call: the server may lose it again, or may be another one by then."""
 _FIRST_WRITES = frozenset({"announce", "begin", "claim", "register"})
 """Where a process that only reads does not come by: it need not be told what its server may do to the store."""
 
@@ -100,11 +104,6 @@ def _without(text: str, secrets: Collection[str]) -> str:
 def _harmless(error: Exception, secrets: Collection[str]) -> Exception | None:
     """Return an error as the cause of ours, unless its text holds a password."""
     return error if _without(str(error), secrets) == str(error) else None
-
-
-def _is_missing(reply: object) -> bool:
-    """Tell whether a server says that it does not have the script."""
-    return isinstance(reply, StoreError) and any(word in str(reply) for word in _NO_SCRIPT)
 
 
 class Connection:
@@ -222,13 +221,7 @@ class Scripts:
 
         """
         found, command = self._command(operation, payload)
-        try:
-            text = self._connection.execute(*command)
-        except StoreError as error:
-            if not _is_missing(error):
-                raise
-            self._connection.execute("SCRIPT", "LOAD", found.text)
-            text = self._connection.execute(*command)
+        text = self._sent(found, lambda: self._connection.execute(*command))
         return self._read(operation, text)
 
     def run_and_wait(self, operation: str, payload: object, replicas: int, timeout_ms: int) -> tuple[list[Any], int]:
@@ -247,15 +240,27 @@ class Scripts:
 
         """
         found, command = self._command(operation, payload)
-        wait = ("WAIT", replicas, timeout_ms)
-        text, counted = self._connection.execute_all(command, wait)
-        if _is_missing(text):
-            self._connection.execute("SCRIPT", "LOAD", found.text)
-            text, counted = self._connection.execute_all(command, wait)
-        for reply in (text, counted):
-            if isinstance(reply, StoreError):
-                raise reply
+
+        def send() -> list[Any]:
+            replies = self._connection.execute_all(command, ("WAIT", replicas, timeout_ms))
+            for reply in replies:
+                if isinstance(reply, StoreError):
+                    raise reply
+            return replies
+
+        text, counted = self._sent(found, send)
         return self._read(operation, text), int(counted)
+
+    def _sent(self, found: Script, send: Callable[[], A]) -> A:
+        """Return what `send` returns, after loading the script if the server says that it does not have it."""
+        for _ in range(_LOADS):
+            try:
+                return send()
+            except StoreError as error:
+                if not any(word in str(error) for word in _NO_SCRIPT):
+                    raise
+            self._connection.execute("SCRIPT", "LOAD", found.text)
+        return send()
 
     def _command(self, operation: str, payload: object) -> tuple[Script, tuple[bytes | str | int, ...]]:
         found = script(operation)

@@ -12,6 +12,7 @@ from tests.servers._process import OwnedProcess, ProcessOwner, ServerProcess
 from tests.servers._proxy import TcpProxy
 from tests.servers._redis import RedisServer, ValkeyServer, answers_ping
 from tests.servers._redis_cluster import RedisCluster
+from tests.servers._redis_sentinel import RedisWithSentinels
 from tests.servers._redis_tls import Certificates, TlsRedisServer
 from tests.servers._redis_versions import Redis5Server, Redis62Server, Redis86Server
 from tests.servers._waiting import poll_until
@@ -27,6 +28,7 @@ __all__ = [
     "Redis86Server",
     "RedisCluster",
     "RedisServer",
+    "RedisWithSentinels",
     "ServerProcess",
     "TcpProxy",
     "TlsRedisServer",

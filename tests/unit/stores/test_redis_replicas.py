@@ -31,7 +31,7 @@ class Pair:
     def __init__(self, kind: type[RedisServer], directory: Path) -> None:
         soon = ["--repl-diskless-sync-delay", "0"]
         self.primary = kind(directory / "primary", options=soon).start()
-        self.replica = kind(directory / "replica", options=["--replicaof", f"127.0.0.1 {self.primary.port}"])
+        self.replica = kind(directory / "replica", options=["--replicaof", "127.0.0.1", str(self.primary.port)])
         try:
             self.replica.start()
             poll_until(self.in_step, what="the replica in step")

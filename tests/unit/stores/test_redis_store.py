@@ -12,6 +12,7 @@ import pytest
 from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
 from anarchon_tasks.model import Status
 from anarchon_tasks.stores import _remote
+from anarchon_tasks.stores._redis_client import Connection
 from anarchon_tasks.stores.base import (
     Beat,
     BeginKind,
@@ -155,6 +156,26 @@ def test_scripts_that_the_server_lost(own_redis: RedisServer) -> None:
     assert run_through(store, "other") == [Status.SUCCEEDED]
     own_redis.restart()
     assert run_through(store, "sync") == [Status.SUCCEEDED]
+
+
+@pytest.mark.parametrize("min_replicas", [0, 1])
+def test_scripts_that_are_lost_in_the_middle_of_work(
+    own_redis: RedisServer, min_replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that is gone again between its load and its use is loaded once more."""
+    store = RedisBackend(own_redis.redis_url, min_replicas=min_replicas).open()
+    server = redis.Redis(port=own_redis.port)
+    execute, flushes = Connection.execute, iter(range(2))
+
+    def lossy(self: Connection, *args: Any) -> Any:  # noqa: ANN401 - the driver's replies
+        reply = execute(self, *args)
+        if args[:2] == ("SCRIPT", "LOAD") and next(flushes, None) is not None:
+            server.script_flush()
+        return reply
+
+    monkeypatch.setattr(Connection, "execute", lossy)
+    assert store.claim([]).now_ms
+    assert next(flushes, None) is None
 
 
 def test_a_server_that_cannot_write(own_redis: RedisServer) -> None:
