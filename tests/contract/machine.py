@@ -276,14 +276,15 @@ class SameAnswers(RuleBasedStateMachine):
             message = Delivered(message_id="m1", retries=0, worker="w1", pid=11)
             self.begin((99, job, step, ""), "i1", message, 0, 3, takeover=True, attempt=1, history=1_000)
 
-    @rule(pick=picks, back=backs, policy=policies, eta=waits)
-    def queued(self, pick: Pick, back: int, policy: Policy, eta: int) -> None:
-        """Confirm a publish."""
+    @rule(pick=picks, back=backs, policy=policies, eta=waits, twice=st.booleans())
+    def queued(self, pick: Pick, back: int, policy: Policy, eta: int, twice: bool = False) -> None:
+        """Confirm a publish, alone or with the same again in one batch."""
         ref = self.ref(pick)
         record = Queued(
             ref=ref, token=self.token(ref, back), policy=policy, task_id="m1", eta_ms=self.clock.now - 500 + eta
         )
-        self.both(lambda store: store.queued([record, replace(record, token=record.token + back)]))
+        again = [replace(record, token=record.token + back)] if twice else []
+        self.both(lambda store: store.queued([record, *again]))
 
     @rule(pick=picks, back=backs, policy=policies, failed=st.booleans(), unknown=st.booleans(), error=errors)
     def release(self, pick: Pick, back: int, policy: Policy, failed: bool, unknown: bool, error: str | None) -> None:
@@ -359,6 +360,8 @@ class SameAnswers(RuleBasedStateMachine):
         reason=st.sampled_from((None, Reason.TIME_LIMIT)),
         error=errors,
         attempts=st.integers(1, 3),
+        history=st.sampled_from((4, 4, 1_000, 0)),
+        twice=st.booleans(),
     )
     def finish(
         self,
@@ -370,8 +373,10 @@ class SameAnswers(RuleBasedStateMachine):
         reason: Reason | None,
         error: str | None,
         attempts: int,
+        history: int,
+        twice: bool,
     ) -> None:
-        """End a run or an attempt, as who executes it or as the parent of that process; and say so again."""
+        """End a run or an attempt, as who executes it or as the parent of that process; or say so twice in one batch."""
         ref = self.ref(pick)
         token = self.token(ref, back)
         end = Finish(
@@ -384,9 +389,9 @@ class SameAnswers(RuleBasedStateMachine):
             reason=reason,
             error=error,
             max_attempts=attempts,
-            history_size=4,
+            history_size=history,
         )
-        self.both(lambda store: store.finish([end, end]))
+        self.both(lambda store: store.finish([end, end] if twice else [end]))
 
     @rule(lost=st.booleans())
     def expired(self, lost: bool) -> None:

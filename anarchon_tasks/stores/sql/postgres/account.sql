@@ -83,28 +83,32 @@ CREATE OR REPLACE FUNCTION {fn_past_deadline}(s {state}, now_ms bigint) RETURNS 
 $$;
 
 -- name: trim
--- Drop the oldest ended states, a few per step; open ones at the bottom do not stop it. The run of this very step is
--- kept: it answers the repeat of its claim.
-CREATE OR REPLACE FUNCTION {fn_trim}(of_job text, below bigint, kept_slot bigint, kept_key text)
+-- Drop the oldest ended states of some jobs, a few of each per step; open ones at the bottom do not stop it. The runs of
+-- this very step, if they may be among them, are kept: they answer the repeat of their claims.
+CREATE OR REPLACE FUNCTION {fn_trim}(jobs text[], below bigint[], kept_slots bigint[], kept_keys text[])
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-  top bigint;
+  touched text[];
+  tops bigint[];
 BEGIN
-  PERFORM FROM {jobs} j WHERE j.job = of_job AND j.lowest < below;
-  IF NOT FOUND THEN RETURN; END IF;
-  WITH oldest AS (
-    SELECT s.slot, s.key, s.wake FROM {state} s WHERE s.job = of_job AND s.slot < below ORDER BY s.slot, s.key
-    LIMIT 4 + (SELECT count(*) FROM {state} o WHERE o.job = of_job AND o.wake IS NOT NULL)
+  WITH oldest AS MATERIALIZED (
+    SELECT a.job, a.kept_slot, a.kept_key, o.slot, o.key, o.wake
+    FROM unnest(jobs, below, kept_slots, kept_keys) AS a(job, below, kept_slot, kept_key)
+    JOIN {jobs} j ON j.job = a.job AND j.lowest < a.below
+    CROSS JOIN LATERAL (
+      SELECT s.slot, s.key, s.wake FROM {state} s WHERE s.job = a.job AND s.slot < a.below ORDER BY s.slot, s.key
+      LIMIT 4 + (SELECT count(*) FROM {state} c WHERE c.job = a.job AND c.wake IS NOT NULL)) o
   ), gone AS (
     DELETE FROM {state} s USING oldest o
-    WHERE s.job = of_job AND s.slot = o.slot AND s.key = o.key AND o.wake IS NULL
-      AND (o.slot, o.key) <> (kept_slot, kept_key)
-    RETURNING s.slot
+    WHERE s.job = o.job AND s.slot = o.slot AND s.key = o.key AND o.wake IS NULL
+      AND (o.slot, o.key) IS DISTINCT FROM (o.kept_slot, o.kept_key)
+    RETURNING s.job, s.slot
   )
-  SELECT max(gone.slot) INTO top FROM gone;
+  SELECT array_agg(of_job.job), array_agg(of_job.top) INTO touched, tops
+  FROM (SELECT g.job, max(g.slot) AS top FROM gone g GROUP BY g.job) of_job;
   UPDATE {jobs} j SET
-    trimmed = greatest(j.trimmed, top),
-    lowest = (SELECT s.slot FROM {state} s WHERE s.job = of_job ORDER BY s.slot LIMIT 1)
-  WHERE j.job = of_job;
+    trimmed = greatest(j.trimmed, t.top),
+    lowest = (SELECT s.slot FROM {state} s WHERE s.job = j.job ORDER BY s.slot LIMIT 1)
+  FROM unnest(touched, tops) t(job, top) WHERE j.job = t.job;
 END
 $$;

@@ -4,8 +4,8 @@
 -- Rows are locked in one order, so that two calls never wait for each other. No index is touched, unless a lease gets
 -- shorter.
 
--- name: beat_of
-CREATE OR REPLACE FUNCTION {fn_beat_of}(
+-- name: beats
+CREATE OR REPLACE FUNCTION {fn_beats}(
   items jsonb, OUT n bigint, OUT job text, OUT slot bigint, OUT key text, OUT token bigint, OUT lease bigint,
   OUT phase text
 ) RETURNS SETOF record LANGUAGE sql IMMUTABLE ROWS 100 AS $$
@@ -19,11 +19,12 @@ $$;
 -- the last one stays.
 CREATE OR REPLACE FUNCTION {fn_beat_all}(items jsonb, now_ms bigint) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
+  places bigint[];
   answers text[];
 BEGIN
   WITH held AS MATERIALIZED (
     SELECT b.n, b.lease, s.job, s.slot, s.key
-    FROM {fn_beat_of}(items) b JOIN {state} s ON s.job = b.job AND s.slot = b.slot AND s.key = b.key
+    FROM {fn_beats}(items) b JOIN {state} s ON s.job = b.job AND s.slot = b.slot AND s.key = b.key
     WHERE s.token = b.token AND s.status = b.phase AND s.reason IS NULL
     ORDER BY s.job, s.slot, s.key, b.n DESC FOR NO KEY UPDATE OF s
   ), pushed AS (
@@ -32,8 +33,9 @@ BEGIN
     FROM (SELECT DISTINCT ON (job, slot, key) * FROM held ORDER BY job, slot, key, n DESC) h
     WHERE s.job = h.job AND s.slot = h.slot AND s.key = h.key
   )
-  SELECT array_agg(CASE WHEN h.n IS NULL THEN 'false' ELSE 'true' END ORDER BY b.n) INTO answers
-  FROM generate_series(1, jsonb_array_length(items)) b(n) LEFT JOIN held h ON h.n = b.n;
+  SELECT array_agg(h.n) INTO places FROM held h;
+  answers := array_fill('false'::text, ARRAY[jsonb_array_length(items)]);
+  FOR i IN 1 .. coalesce(cardinality(places), 0) LOOP answers[places[i]] := 'true'; END LOOP;
   IF 'false' = ANY (answers) THEN PERFORM {fn_refuse_beats}(items, answers); END IF;
   RETURN answers;
 END
@@ -46,7 +48,7 @@ DECLARE
   stale record;
 BEGIN
   FOR stale IN
-    SELECT b.job, {fn_run_of}(b.slot, b.key) AS run, b.token FROM {fn_beat_of}(items) b
+    SELECT b.job, {fn_run_of}(b.slot, b.key) AS run, b.token FROM {fn_beats}(items) b
     WHERE answers[b.n] = 'false' AND b.phase = 'running' AND b.token IS DISTINCT FROM (
       SELECT s.token FROM {state} s WHERE s.job = b.job AND s.slot = b.slot AND s.key = b.key)
     ORDER BY b.job COLLATE "C", b.slot, b.key COLLATE "C", b.token

@@ -192,7 +192,9 @@ $$;
 -- name: trim_for
 CREATE OR REPLACE FUNCTION {fn_trim_for}(ask record, now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  IF ask.history_ttl IS NOT NULL THEN PERFORM {fn_forget_before}(ask.job, now_ms - ask.history_ttl); END IF;
+  IF ask.history_ttl IS NOT NULL THEN
+    PERFORM {fn_drop_oldest}(ARRAY[ask.job], ARRAY[{fn_old_entries}(ask.job, now_ms - ask.history_ttl)]);
+  END IF;
   PERFORM {fn_trim}(ARRAY[ask.job], ARRAY[now_ms - ask.keep_for], ARRAY[ask.slot], ARRAY[ask.key]);
 END
 $$;

@@ -36,6 +36,10 @@ RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
   CASE operation
     WHEN 'beat' THEN RETURN {fn_beat_all}(items, now_ms);
+    WHEN 'claim' THEN RETURN {fn_plain_claims}(items, policies, now_ms);
+    WHEN 'queued' THEN RETURN {fn_plain_publishes}(items, now_ms);
+    WHEN 'begin' THEN RETURN {fn_plain_begins}(items, now_ms);
+    WHEN 'finish' THEN RETURN {fn_plain_ends}(items, now_ms);
     ELSE RETURN '{{}}';
   END CASE;
 END

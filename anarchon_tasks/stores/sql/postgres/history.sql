@@ -16,26 +16,29 @@ BEGIN
     INSERT INTO {runs} SELECT e.*;
     SELECT j.entries INTO number FROM {jobs} j WHERE j.job = e.job;
   END IF;
-  IF number > keep THEN PERFORM {fn_drop_entries}(e.job, NULL, least(number - keep, 100)); END IF;
+  IF number > keep THEN PERFORM {fn_drop_oldest}(ARRAY[e.job], ARRAY[least(number - keep, 100)]); END IF;
 END
 $$;
 
--- name: drop_entries
--- Drop the oldest entries of a job, at most so many; `before`: those of slots before it alone.
-CREATE OR REPLACE FUNCTION {fn_drop_entries}(of_job text, before bigint, most bigint)
-RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-  gone bigint;
-BEGIN
-  DELETE FROM {runs} r USING (
-    SELECT o.slot, o.key, o.attempt FROM {runs} o
-    WHERE o.job = of_job AND o.slot < coalesce(before, 9223372036854775807)
-    ORDER BY o.slot, o.key, o.attempt LIMIT most
-  ) oldest
-  WHERE r.job = of_job AND r.slot = oldest.slot AND r.key = oldest.key AND r.attempt = oldest.attempt;
-  GET DIAGNOSTICS gone = ROW_COUNT;
-  IF gone > 0 THEN UPDATE {jobs} j SET entries = j.entries - gone WHERE j.job = of_job; END IF;
-END
+-- name: drop_oldest
+-- Drop so many of the oldest entries of some jobs.
+CREATE OR REPLACE FUNCTION {fn_drop_oldest}(jobs text[], surplus bigint[]) RETURNS void LANGUAGE sql AS $$
+  WITH oldest AS MATERIALIZED (
+    SELECT a.job, o.slot, o.key, o.attempt FROM unnest(jobs, surplus) AS a(job, surplus) CROSS JOIN LATERAL (
+      SELECT r.slot, r.key, r.attempt FROM {runs} r WHERE r.job = a.job ORDER BY r.slot, r.key, r.attempt
+      LIMIT a.surplus) o
+  ), gone AS (
+    DELETE FROM {runs} r USING oldest o
+    WHERE r.job = o.job AND r.slot = o.slot AND r.key = o.key AND r.attempt = o.attempt RETURNING r.job
+  )
+  UPDATE {jobs} j SET entries = j.entries - g.number
+  FROM (SELECT gone.job, count(*) AS number FROM gone GROUP BY gone.job) g WHERE j.job = g.job
+$$;
+
+-- name: old_entries
+-- How many entries of a job are of slots before the given one; a hundred at most.
+CREATE OR REPLACE FUNCTION {fn_old_entries}(of_job text, before bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
+  SELECT count(*) FROM (SELECT FROM {runs} r WHERE r.job = of_job AND r.slot < before LIMIT 100) entries
 $$;
 
 -- name: entry

@@ -4,17 +4,18 @@
 -- nobody else was granted the run; whatever else carries the message is told to drop it. Only who executes a run, or
 -- the parent of that very process, can end it; a stale token changes nothing and is counted.
 
--- name: begin_of
--- Read a begin.
-CREATE OR REPLACE FUNCTION {fn_begin_of}(
-  item jsonb, OUT job text, OUT run text, OUT delivery_id text, OUT message_id text, OUT retries integer,
+-- name: begins
+-- Read begins.
+CREATE OR REPLACE FUNCTION {fn_begins}(
+  items jsonb, OUT n bigint, OUT job text, OUT run text, OUT delivery_id text, OUT message_id text, OUT retries integer,
   OUT worker text, OUT pid bigint, OUT attempt integer, OUT token bigint, OUT lease bigint, OUT max_attempts integer,
   OUT history integer, OUT "trigger" text, OUT takeover boolean
-) LANGUAGE sql IMMUTABLE AS $$
+) RETURNS SETOF record LANGUAGE sql IMMUTABLE ROWS 100 AS $$
   SELECT
-    item ->> 0, item ->> 1, item ->> 2, item -> 3 ->> 0, (item -> 3 ->> 1)::integer, item -> 3 ->> 2,
+    n, item ->> 0, item ->> 1, item ->> 2, item -> 3 ->> 0, (item -> 3 ->> 1)::integer, item -> 3 ->> 2,
     (item -> 3 ->> 3)::bigint, (item ->> 4)::integer, (item ->> 5)::bigint, (item ->> 6)::bigint,
     (item ->> 7)::integer, (item ->> 8)::integer, item ->> 9, (item ->> 10)::boolean
+  FROM jsonb_array_elements(items) WITH ORDINALITY AS of_batch(item, n)
 $$;
 
 -- name: begin_one
@@ -24,7 +25,7 @@ DECLARE
   s {state};
   retried boolean;
 BEGIN
-  SELECT * INTO ask FROM {fn_begin_of}(item);
+  SELECT * INTO ask FROM {fn_begins}(jsonb_build_array(item));
   SELECT * INTO s FROM {state} t
   WHERE t.job = ask.job AND t.slot = {fn_slot_of}(ask.run) AND t.key = {fn_key_of}(ask.run);
   IF NOT FOUND THEN RETURN {fn_begin_unknown}(ask, now_ms); END IF;
@@ -150,17 +151,18 @@ CREATE OR REPLACE FUNCTION {fn_state_of}(item jsonb) RETURNS {state} LANGUAGE sq
   WHERE s.job = item ->> 0 AND s.slot = {fn_slot_of}(item ->> 1) AND s.key = {fn_key_of}(item ->> 1)
 $$;
 
--- name: finish_of
--- Read an end: the present token, or a delivery that the run must be executing, or still wait for.
-CREATE OR REPLACE FUNCTION {fn_finish_of}(
-  item jsonb, OUT job text, OUT run text, OUT status text, OUT token bigint, OUT delivered boolean,
+-- name: ends
+-- Read ends: the present token, or a delivery that the run must be executing, or still wait for.
+CREATE OR REPLACE FUNCTION {fn_ends}(
+  items jsonb, OUT n bigint, OUT job text, OUT run text, OUT status text, OUT token bigint, OUT delivered boolean,
   OUT message_id text, OUT retries integer, OUT worker text, OUT pid bigint, OUT attempt integer,
   OUT header_token bigint, OUT reason text, OUT error text, OUT max_attempts integer, OUT history integer
-) LANGUAGE sql IMMUTABLE AS $$
+) RETURNS SETOF record LANGUAGE sql IMMUTABLE ROWS 100 AS $$
   SELECT
-    item ->> 0, item ->> 1, item ->> 2, (item ->> 3)::bigint, jsonb_typeof(item -> 4) = 'array',
+    n, item ->> 0, item ->> 1, item ->> 2, (item ->> 3)::bigint, jsonb_typeof(item -> 4) = 'array',
     item -> 4 ->> 0, (item -> 4 ->> 1)::integer, item -> 4 ->> 2, (item -> 4 ->> 3)::bigint, (item ->> 5)::integer,
     (item ->> 6)::bigint, item ->> 7, item ->> 8, (item ->> 9)::integer, (item ->> 10)::integer
+  FROM jsonb_array_elements(items) WITH ORDINALITY AS of_batch(item, n)
 $$;
 
 -- name: finish_one
@@ -170,7 +172,7 @@ DECLARE
   s {state} := {fn_state_of}(item);
 BEGIN
   IF s.job IS NULL THEN RETURN false; END IF;
-  SELECT * INTO report FROM {fn_finish_of}(item);
+  SELECT * INTO report FROM {fn_ends}(jsonb_build_array(item));
   IF NOT {fn_is_open}(s.status) THEN RETURN s.status = report.status AND {fn_concerns}(report, s); END IF;
   IF NOT {fn_concerns}(report, s) THEN
     PERFORM {fn_refuse}(report.job, report.run, report.token);
