@@ -1,4 +1,4 @@
-"""The command `anarchon`: looks into a store, and into the future. It needs none of your code.
+"""The command `anarchon`: looks into a store, and into the future, and makes stores. It needs none of your code.
 
 Exit codes: 0 done, 1 the store does not answer or does not know the job, 2 wrong usage or configuration.
 """
@@ -10,6 +10,7 @@ import click
 from anarchon_tasks.cli._explain import explain
 from anarchon_tasks.cli._failures import SafeGroup
 from anarchon_tasks.cli._jobs import jobs
+from anarchon_tasks.cli._migrate import migrate
 from anarchon_tasks.cli._next import next_slots
 from anarchon_tasks.cli._runs import history
 
@@ -27,7 +28,7 @@ def main() -> None:
     anarchon explain "0 8 * * 1-5" --tz Europe/Athens
 
     The store can also be named by the environment: ANARCHON_STORE, with ANARCHON_PREFIX (Redis, Valkey) or
-    ANARCHON_TABLE (SQLite) where they are not the default.
+    ANARCHON_TABLE (PostgreSQL, SQLite) where they are not the default.
 
     Every command has --json. Exit codes: 0 done, 1 the store does not answer or does not know the job, 2 wrong usage
     or configuration.
@@ -38,3 +39,4 @@ main.add_command(jobs)
 main.add_command(next_slots)
 main.add_command(history)
 main.add_command(explain)
+main.add_command(migrate)

@@ -17,7 +17,7 @@ MOST_SLOTS = 10_000
 def store_options(command: F) -> F:
     """Give a command the options that name a store."""
     for option in (
-        click.option("--table", metavar="NAME", help="Table of the store (SQLite).  [env: ANARCHON_TABLE]"),
+        click.option("--table", metavar="NAME", help="Table of the store (PostgreSQL, SQLite).  [env: ANARCHON_TABLE]"),
         click.option("--prefix", metavar="PREFIX", help="Prefix of the store (Redis, Valkey).  [env: ANARCHON_PREFIX]"),
         click.option("--store", metavar="URL", help="Where the store is.  [env: ANARCHON_STORE]"),
     ):

@@ -31,6 +31,22 @@ def reading(*, store: str | None, prefix: str | None, table: str | None) -> Iter
         ConfigError: No store is named, or its options are not its own.
 
     """
+    with named_store(store=store, prefix=prefix, table=table) as settings:
+        reader = Reader(str(settings.store), **settings.store_options())
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+@contextmanager
+def named_store(*, store: str | None, prefix: str | None, table: str | None) -> Iterator[Settings]:
+    """Return the settings of the store that the options or the environment name.
+
+    Raises:
+        ConfigError: No store is named; or the block raised it, and then it says what came from the environment.
+
+    """
     explicit = Settings(store=store, prefix=prefix, table=table)
     settings = explicit.over(Settings.from_environment(os.environ))
     if settings.store is None:
@@ -38,13 +54,9 @@ def reading(*, store: str | None, prefix: str | None, table: str | None) -> Iter
         raise ConfigError(message)
     click.get_current_context().meta[STORE] = settings.store
     try:
-        reader = Reader(settings.store, **settings.store_options())
+        yield settings
     except ConfigError as error:
         raise ConfigError(f"{error}{_origin(explicit, settings)}") from None
-    try:
-        yield reader
-    finally:
-        reader.close()
 
 
 def _origin(explicit: Settings, settings: Settings) -> str:

@@ -8,7 +8,7 @@ from anarchon_tasks.errors import StoreFormatError
 from anarchon_tasks.stores import _postgres_migration as migration
 from anarchon_tasks.stores import _postgres_text as text
 from anarchon_tasks.stores._postgres_calls import Failed, call
-from anarchon_tasks.stores._postgres_errors import AGAIN, MISSING, READ_ONLY, translate
+from anarchon_tasks.stores._postgres_errors import AGAIN, MISSING, RENEW, translate
 from anarchon_tasks.stores.base import FORMAT
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Database:
                     raise
                 if failed.sqlstate in AGAIN:
                     continue
-                if renewed or not (failed.broken or failed.sqlstate == READ_ONLY):
+                if renewed or not (failed.broken or failed.sqlstate in RENEW):
                     raise
                 renewed = True
                 self._connections.forget_idle()

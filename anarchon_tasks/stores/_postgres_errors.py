@@ -17,7 +17,8 @@ AGAIN = frozenset({"40001", "40P01"})
 """The server undid the statement because of others: it can be repeated at once."""
 MISSING = frozenset({"3F000", "42883", "42P01"})
 """No such schema, function or table: the store is not there, or not for this version."""
-READ_ONLY = "25006"
+RENEW = frozenset({"25006", "0A000", "XX000"})
+"""A new connection may do better: to a primary, or without what this one remembers of tables that were made anew."""
 
 # Classes and states that mean: later it will work again.
 _AWAY_CLASSES = frozenset({"08", "40", "53", "57", "58"})
