@@ -7,6 +7,7 @@ a node for the keys of each command, which costs four times as much.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
 FOLLOW_S = 1.0
 """How long one call goes after keys that are on their way to another node."""
 _ROUNDS = 3
+_WORTH_THREADS = 12
+"""From how many calls on, nodes are asked at the same time: to start a thread takes as long as a few calls."""
 
 Wait: TypeAlias = tuple[int, int]
 """For how many replicas a node waits, and for how many milliseconds at most."""
+_Group: TypeAlias = "tuple[Any, list[Call]]"
+"""A node, and the calls for it."""
+_Done: TypeAlias = tuple[list[Any], int]
+"""The replies of a node, errors among them, and how many of its replicas are in step."""
 
 _NO_SCRIPT = "NoScriptError"
 _BROKEN = frozenset({"ConnectionError", "OSError"})
@@ -102,8 +109,9 @@ class Nodes:
         pending, follow = list(calls), list[Call]()
         for left in reversed(range(_ROUNDS)):
             repeated: list[Call] = []
-            for node, group in self._by_node(pending):
-                self._send_to(node, group, wait, repeated if left else None, follow)
+            groups = self._by_node(pending)
+            for (node, group), done in zip(groups, self._at_once(groups, wait), strict=True):
+                self._sort_out(node, group, done, repeated if left else None, follow)
             if not repeated:
                 break
             pending = repeated
@@ -123,7 +131,7 @@ class Nodes:
 
         return {node.name: sender(node) for node in self._client.get_primaries()}
 
-    def _by_node(self, calls: Iterable[Call]) -> list[tuple[Any, list[Call]]]:
+    def _by_node(self, calls: Iterable[Call]) -> list[_Group]:
         groups: dict[str, tuple[Any, list[Call]]] = {}
         for call in calls:
             try:
@@ -135,24 +143,43 @@ class Nodes:
                 groups.setdefault(node.name, (node, []))[1].append(call)
         return list(groups.values())
 
-    def _send_to(
+    def _at_once(self, groups: list[_Group], wait: Wait | None) -> list[_Done | Exception]:
+        """Send each node its calls, and return what came of it. The nodes work at the same time."""
+        done: list[_Done | Exception] = [Exception("not sent")] * len(groups)
+
+        def send(place: int) -> None:
+            try:
+                done[place] = self._execute(*groups[place], wait)
+            except Exception as error:  # noqa: BLE001 - each driver has its own
+                done[place] = error
+
+        many = sum(len(calls) for _, calls in groups) >= _WORTH_THREADS
+        threads = [threading.Thread(target=send, args=(place,)) for place in range(1, len(groups))] if many else []
+        for thread in threads:
+            thread.start()
+        for place in range(1 if threads else len(groups)):
+            send(place)
+        for thread in threads:
+            thread.join()
+        return done
+
+    def _sort_out(
         self,
         node: Any,  # noqa: ANN401 - the drivers' own types
         calls: list[Call],
-        wait: Wait | None,
+        done: _Done | Exception,
         again: list[Call] | None,
         follow: list[Call],
     ) -> None:
-        """Send calls to their node, and sort out those to execute again, or on another one."""
-        try:
-            replies, replicas = self._execute(node, calls, wait)
-        except Exception as error:  # noqa: BLE001 - each driver has its own
+        """Note what came of calls to a node, and which are to be executed again, or on another one."""
+        if isinstance(done, Exception):
             self._refresh(node)
-            if again is not None and _names(error) & _BROKEN:
+            if again is not None and _names(done) & _BROKEN:
                 again += calls
             for call in calls:
-                self._note(call, error)
+                self._note(call, done)
             return
+        replies, replicas = done
         for call, reply in zip(calls, replies, strict=True):
             self._note(call, reply)
             call.replicas = replicas
@@ -164,7 +191,7 @@ class Nodes:
         if any(_DOWN in _names(reply) for reply in replies):
             self._refresh()
 
-    def _execute(self, node: Any, calls: list[Call], wait: Wait | None) -> tuple[list[Any], int]:  # noqa: ANN401
+    def _execute(self, node: Any, calls: list[Call], wait: Wait | None) -> _Done:  # noqa: ANN401
         """Send calls in one round trip; return their replies, errors among them, and how many replicas are in step.
 
         A node that lost its scripts (a restart, a failover) gets them again.
