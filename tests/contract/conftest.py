@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +9,6 @@ import pytest
 from tests.servers import RedisCluster, ValkeyServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import redis
     from valkey.cluster import ValkeyCluster
 
@@ -28,17 +25,6 @@ for _module in (
     "_repeats_workers",
 ):
     pytest.register_assert_rewrite(f"anarchon_tasks.testing.{_module}")
-
-
-@pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    """A database of this session's own, on the server that tests share."""
-    psycopg = pytest.importorskip("psycopg")
-    server, name = "postgresql://postgres@127.0.0.1:5432", f"t{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-        yield f"{server}/{name}"
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

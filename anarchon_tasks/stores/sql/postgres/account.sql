@@ -42,11 +42,17 @@ $$;
 
 -- name: next_token
 -- Take the job's next fencing token. `begun`: for a run that begins, which ends the doubling of start timeouts.
-CREATE OR REPLACE FUNCTION {fn_next_token}(of_job text, begun boolean, now_ms bigint) RETURNS bigint LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION {fn_next_token}(of_job text, begun boolean, now_ms bigint) RETURNS bigint LANGUAGE plpgsql
+AS $$
+DECLARE
+  granted bigint;
+BEGIN
   INSERT INTO {jobs} AS j (job, token) VALUES (of_job, greatest(1, now_ms * 1000))
   ON CONFLICT (job) DO UPDATE SET
     token = greatest(j.token + 1, now_ms * 1000), doublings = CASE WHEN begun THEN 0 ELSE j.doublings END
-  RETURNING token
+  RETURNING j.token INTO granted;
+  RETURN granted;
+END
 $$;
 
 -- name: end_run

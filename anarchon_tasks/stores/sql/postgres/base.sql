@@ -11,8 +11,10 @@ $$;
 
 -- name: newer
 -- The whole reply to a caller that cannot read the store, because a newer version wrote it; or NULL.
-CREATE OR REPLACE FUNCTION {fn_newer}(newest integer) RETURNS text LANGUAGE sql STABLE AS $$
-  SELECT json_build_object('format', f.format)::text FROM {format} f WHERE f.format > newest LIMIT 1
+CREATE OR REPLACE FUNCTION {fn_newer}(newest integer) RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (SELECT json_build_object('format', f.format)::text FROM {format} f WHERE f.format > newest LIMIT 1);
+END
 $$;
 
 -- name: reply

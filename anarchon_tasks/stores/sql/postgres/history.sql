@@ -22,7 +22,8 @@ $$;
 
 -- name: drop_oldest
 -- Drop so many of the oldest entries of some jobs.
-CREATE OR REPLACE FUNCTION {fn_drop_oldest}(jobs text[], surplus bigint[]) RETURNS void LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION {fn_drop_oldest}(jobs text[], surplus bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
   WITH oldest AS MATERIALIZED (
     SELECT a.job, o.slot, o.key, o.attempt FROM unnest(jobs, surplus) AS a(job, surplus) CROSS JOIN LATERAL (
       SELECT r.slot, r.key, r.attempt FROM {runs} r WHERE r.job = a.job ORDER BY r.slot, r.key, r.attempt
@@ -32,13 +33,17 @@ CREATE OR REPLACE FUNCTION {fn_drop_oldest}(jobs text[], surplus bigint[]) RETUR
     WHERE r.job = o.job AND r.slot = o.slot AND r.key = o.key AND r.attempt = o.attempt RETURNING r.job
   )
   UPDATE {jobs} j SET entries = j.entries - g.number
-  FROM (SELECT gone.job, count(*) AS number FROM gone GROUP BY gone.job) g WHERE j.job = g.job
+  FROM (SELECT gone.job, count(*) AS number FROM gone GROUP BY gone.job) g WHERE j.job = g.job;
+END
 $$;
 
 -- name: old_entries
 -- How many entries of a job are of slots before the given one; a hundred at most.
-CREATE OR REPLACE FUNCTION {fn_old_entries}(of_job text, before bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
-  SELECT count(*) FROM (SELECT FROM {runs} r WHERE r.job = of_job AND r.slot < before LIMIT 100) entries
+CREATE OR REPLACE FUNCTION {fn_old_entries}(of_job text, before bigint) RETURNS bigint LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+  RETURN (SELECT count(*) FROM (SELECT FROM {runs} r WHERE r.job = of_job AND r.slot < before LIMIT 100) entries);
+END
 $$;
 
 -- name: entry
@@ -98,8 +103,11 @@ $$;
 
 -- name: refuse
 -- Count a refused write in the entry of the attempt that had this token, if there is one.
-CREATE OR REPLACE FUNCTION {fn_refuse}(of_job text, run text, of_token bigint) RETURNS void LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION {fn_refuse}(of_job text, run text, of_token bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
   UPDATE {runs} r SET refused = r.refused + 1
   WHERE r.job = of_job AND r.slot = {fn_slot_of}(run) AND r.key = {fn_key_of}(run) AND r.token = of_token
-    AND of_token <> 0
+    AND of_token <> 0;
+END
 $$;

@@ -2,57 +2,77 @@
 -- the caller can read give the text of [now, answers, ...].
 
 -- name: claim
-CREATE OR REPLACE FUNCTION {fn_claim}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE sql AS $$
-  SELECT {fn_run}('claim', payload -> 1, payload -> 0, false, at, newest)
+CREATE OR REPLACE FUNCTION {fn_claim}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN {fn_run}('claim', payload -> 1, payload -> 0, false, at, newest);
+END
 $$;
 
 -- name: queued
-CREATE OR REPLACE FUNCTION {fn_queued}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE sql AS $$
-  SELECT {fn_run}('queued', payload, NULL, false, at, newest)
+CREATE OR REPLACE FUNCTION {fn_queued}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN {fn_run}('queued', payload, NULL, false, at, newest);
+END
 $$;
 
 -- name: release
-CREATE OR REPLACE FUNCTION {fn_release}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE sql AS $$
-  SELECT {fn_run}('release', payload, NULL, false, at, newest)
+CREATE OR REPLACE FUNCTION {fn_release}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN {fn_run}('release', payload, NULL, false, at, newest);
+END
 $$;
 
 -- name: beat
-CREATE OR REPLACE FUNCTION {fn_beat}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE sql AS $$
-  SELECT {fn_run}('beat', payload, NULL, true, at, newest)
+CREATE OR REPLACE FUNCTION {fn_beat}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN {fn_run}('beat', payload, NULL, true, at, newest);
+END
 $$;
 
 -- name: begin
-CREATE OR REPLACE FUNCTION {fn_begin}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE sql AS $$
-  SELECT {fn_run}('begin', payload, NULL, false, at, newest)
+CREATE OR REPLACE FUNCTION {fn_begin}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN {fn_run}('begin', payload, NULL, false, at, newest);
+END
 $$;
 
 -- name: park
-CREATE OR REPLACE FUNCTION {fn_park}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE sql AS $$
-  SELECT {fn_run}('park', payload, NULL, false, at, newest)
+CREATE OR REPLACE FUNCTION {fn_park}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN {fn_run}('park', payload, NULL, false, at, newest);
+END
 $$;
 
 -- name: finish
-CREATE OR REPLACE FUNCTION {fn_finish}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE sql AS $$
-  SELECT {fn_run}('finish', payload, NULL, false, at, newest)
+CREATE OR REPLACE FUNCTION {fn_finish}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN {fn_run}('finish', payload, NULL, false, at, newest);
+END
 $$;
 
 -- name: register
-CREATE OR REPLACE FUNCTION {fn_register}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE sql AS $$
-  SELECT {fn_run}('register', payload, NULL, false, at, newest)
+CREATE OR REPLACE FUNCTION {fn_register}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN {fn_run}('register', payload, NULL, false, at, newest);
+END
 $$;
 
 -- name: forget
-CREATE OR REPLACE FUNCTION {fn_forget}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE sql AS $$
-  SELECT {fn_run}(
+CREATE OR REPLACE FUNCTION {fn_forget}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN {fn_run}(
     'forget', (SELECT coalesce(jsonb_agg(jsonb_build_array(name) ORDER BY n), '[]')
-               FROM jsonb_array_elements(payload) WITH ORDINALITY AS named(name, n)), NULL, false, at, newest)
+               FROM jsonb_array_elements(payload) WITH ORDINALITY AS named(name, n)), NULL, false, at, newest);
+END
 $$;
 
 -- name: repair
 -- The indexes are written in the step that changes a run, so there is nothing to put back.
-CREATE OR REPLACE FUNCTION {fn_repair}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE sql AS $$
-  SELECT coalesce(
-    {fn_newer}(newest), {fn_reply}({fn_now_ms}(at), array_fill('true'::text, ARRAY[jsonb_array_length(payload)])))
+CREATE OR REPLACE FUNCTION {fn_repair}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN coalesce(
+    {fn_newer}(newest), {fn_reply}({fn_now_ms}(at), array_fill('true'::text, ARRAY[jsonb_array_length(payload)])));
+END
 $$;
 
 -- name: expired

@@ -2,23 +2,29 @@
 
 -- name: time
 -- The store's time, and whether its format can be read.
-CREATE OR REPLACE FUNCTION {fn_time}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE sql AS $$
-  SELECT coalesce({fn_newer}(newest), {fn_reply}({fn_now_ms}(at), '{{}}'))
+CREATE OR REPLACE FUNCTION {fn_time}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN coalesce({fn_newer}(newest), {fn_reply}({fn_now_ms}(at), '{{}}'));
+END
 $$;
 
 -- name: definitions
 -- The stored definitions, as [name, [fingerprint, document]].
-CREATE OR REPLACE FUNCTION {fn_definitions}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE sql AS $$
-  SELECT coalesce({fn_newer}(newest), {fn_reply}({fn_now_ms}(at), (
-    SELECT array_agg(json_build_array(d.job, json_build_array(d.fingerprint, d.document))::text) FROM {definitions} d)))
+CREATE OR REPLACE FUNCTION {fn_definitions}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN coalesce({fn_newer}(newest), {fn_reply}({fn_now_ms}(at), (
+    SELECT array_agg(json_build_array(d.job, json_build_array(d.fingerprint, d.document))::text) FROM {definitions} d)));
+END
 $$;
 
 -- name: queues
 -- What workers said of their queues, at most a day ago, as [queue, announced, begun].
-CREATE OR REPLACE FUNCTION {fn_queues}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE sql AS $$
-  SELECT coalesce({fn_newer}(newest), {fn_reply}({fn_now_ms}(at), (
+CREATE OR REPLACE FUNCTION {fn_queues}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN coalesce({fn_newer}(newest), {fn_reply}({fn_now_ms}(at), (
     SELECT array_agg(json_build_array(q.queue, q.announced, q.begun)::text) FROM {queues} q
-    WHERE q.announced > {fn_now_ms}(at) - 86400000)))
+    WHERE q.announced > {fn_now_ms}(at) - 86400000)));
+END
 $$;
 
 -- name: told

@@ -146,9 +146,13 @@ $$;
 
 -- name: state_of
 -- The state of the run that an item names.
-CREATE OR REPLACE FUNCTION {fn_state_of}(item jsonb) RETURNS {state} LANGUAGE sql STABLE AS $$
-  SELECT * FROM {state} s
-  WHERE s.job = item ->> 0 AND s.slot = {fn_slot_of}(item ->> 1) AND s.key = {fn_key_of}(item ->> 1)
+CREATE OR REPLACE FUNCTION {fn_state_of}(item jsonb) RETURNS {state} LANGUAGE plpgsql AS $$
+DECLARE found {state};
+BEGIN
+  SELECT * INTO found FROM {state} s
+  WHERE s.job = item ->> 0 AND s.slot = {fn_slot_of}(item ->> 1) AND s.key = {fn_key_of}(item ->> 1);
+  RETURN found;
+END
 $$;
 
 -- name: ends
