@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -25,6 +26,18 @@ def answers_ping(port: int, host: str = HOST, *, timeout: float = 0.5) -> bool:
             return connection.recv(16).startswith(b"+PONG")
     except OSError:
         return False
+
+
+def pid_at(port: int, host: str = HOST, *, timeout: float = 0.5) -> int | None:
+    """Return the process that answers at the port, or None if it does not tell."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout) as connection:
+            connection.settimeout(timeout)
+            connection.sendall(b"INFO server\r\n")
+            found = re.search(rb"process_id:(\d+)", connection.recv(65_536))
+    except OSError:
+        return None
+    return int(found[1]) if found else None
 
 
 class RedisServer(ServerProcess):
@@ -78,8 +91,8 @@ class RedisServer(ServerProcess):
         return "install redis-server (Debian, Ubuntu: apt-get install redis-server)"
 
     def ready(self) -> bool:
-        """Say whether the server answers."""
-        return answers_ping(self.port)
+        """Say whether the server answers, and not another one that took the port before it."""
+        return answers_ping(self.port) and pid_at(self.port) in {None, self.process.pid}
 
 
 class ValkeyServer(RedisServer):
