@@ -1,0 +1,62 @@
+"""The store passes the conformance suite with clients that it did not open itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from anarchon_tasks.stores.redis import RedisBackend
+from anarchon_tasks.testing import LeaseStoreSuite
+from tests.contract.redis_adapter import RedisAdapter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from anarchon_tasks.stores.base import LeaseStore
+
+pytestmark = pytest.mark.slow
+
+
+class ClientAdapter(RedisAdapter):
+    """As `RedisAdapter`, through one client for all stores."""
+
+    def __init__(self, client: Any, prefix: str) -> None:  # noqa: ANN401 - the drivers' own types
+        super().__init__("", prefix)
+        self.client = client
+
+    def _open(self, prefix: str) -> LeaseStore:
+        self.opened.append(RedisBackend(self.client, prefix=prefix).open())
+        return self.opened[-1]
+
+    def close(self) -> None:
+        """Close the client as well."""
+        super().close()
+        self.client.close()
+
+
+class TestTextsOfProtocol3(LeaseStoreSuite):
+    """A client of redis-py with the newer protocol, and texts in its replies."""
+
+    @pytest.fixture
+    def adapter(self, redis_url: str, redis_prefix: str) -> Iterator[ClientAdapter]:
+        """Make an empty namespace for each test."""
+        adapter = ClientAdapter(redis.Redis.from_url(redis_url, decode_responses=True, protocol=3), redis_prefix)
+        yield adapter
+        adapter.close()
+
+
+class TestGlide(LeaseStoreSuite):
+    """GLIDE's synchronous client."""
+
+    @pytest.fixture
+    def adapter(self, redis_url: str, redis_prefix: str) -> Iterator[ClientAdapter]:
+        """Make an empty namespace for each test."""
+        glide = pytest.importorskip("glide_sync")
+        port = redis.Redis.from_url(redis_url).connection_pool.connection_kwargs["port"]
+        address = glide.NodeAddress("127.0.0.1", port)
+        client = glide.GlideClient.create(glide.GlideClientConfiguration([address], request_timeout=5_000))
+        adapter = ClientAdapter(client, redis_prefix)
+        yield adapter
+        adapter.close()
