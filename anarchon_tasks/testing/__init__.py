@@ -13,5 +13,6 @@ from __future__ import annotations
 from anarchon_tasks.testing._clock import ManualClock
 from anarchon_tasks.testing._lab import Lab, StoreAdapter
 from anarchon_tasks.testing._suite import LeaseStoreSuite
+from anarchon_tasks.testing._suite_format import FormatAdapter
 
-__all__ = ["Lab", "LeaseStoreSuite", "ManualClock", "StoreAdapter"]
+__all__ = ["FormatAdapter", "Lab", "LeaseStoreSuite", "ManualClock", "StoreAdapter"]

@@ -22,10 +22,13 @@ class ClusterAdapter:
         self.client = client
         self.backend = ValkeyBackend if valkey else RedisBackend
         self.prefix = f"t{uuid.uuid4().hex[:16]}:"
+        self.opened: list[Any] = []
 
     def store(self) -> LeaseStore:
         """Open another store."""
-        return self.backend(self.client, prefix=self.prefix).open()
+        store = self.backend(self.client, prefix=self.prefix).open()
+        self.opened.append(store)
+        return store
 
     def elsewhere(self) -> LeaseStore:
         """Open a store with another prefix, which is the head of no other."""
@@ -35,3 +38,9 @@ class ClusterAdapter:
         """Leave the waiting to the suite."""
         del ms
         return False
+
+    def write_format(self, number: int) -> None:
+        """Change the key of the format, which clients of a cluster look at every ten seconds."""
+        self.client.set(f"{self.prefix}format", number)
+        for store in self.opened:
+            store._operations._readable_until = store._operations._writable_until = 0.0

@@ -9,6 +9,8 @@ import pytest
 from tests.servers import RedisCluster, ValkeyServer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import redis
     from valkey.cluster import ValkeyCluster
 
@@ -21,6 +23,7 @@ for _module in (
     "_suite_workers",
     "_suite_store",
     "_suite_repeats",
+    "_suite_format",
     "_repeats_scheduler",
     "_repeats_workers",
 ):

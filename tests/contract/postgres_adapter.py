@@ -77,6 +77,12 @@ class PostgresAdapter:
         self.clock.advance(ms / 1_000)
         return True
 
+    def write_format(self, number: int) -> None:
+        """Change the row of the format."""
+        tables = EmptyTables(self.url, self.table)
+        with tables.connection() as connection:
+            connection.execute(f"UPDATE {tables.name('format')} SET format = %s", (number,))
+
     def close(self) -> None:
         """Close all connections."""
         for store in self.opened:

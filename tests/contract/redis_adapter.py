@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import redis
+
 from anarchon_tasks.stores import from_url
 
 if TYPE_CHECKING:
@@ -34,6 +36,11 @@ class RedisAdapter:
         """Leave the waiting to the suite."""
         del ms
         return False
+
+    def write_format(self, number: int) -> None:
+        """Change the key of the format."""
+        with redis.Redis.from_url(self.url.replace("valkey", "redis", 1), protocol=2) as client:
+            client.set(f"{self.prefix}format", number)
 
     def close(self) -> None:
         """Close all connections."""

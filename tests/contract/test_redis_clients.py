@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 class ClientAdapter(RedisAdapter):
     """As `RedisAdapter`, through one client for all stores."""
 
-    def __init__(self, client: Any, prefix: str) -> None:  # noqa: ANN401 - the drivers' own types
-        super().__init__("", prefix)
+    def __init__(self, client: Any, url: str, prefix: str) -> None:  # noqa: ANN401 - the drivers' own types
+        super().__init__(url, prefix)
         self.client = client
 
     def _open(self, prefix: str) -> LeaseStore:
@@ -42,7 +42,8 @@ class TestTextsOfProtocol3(LeaseStoreSuite):
     @pytest.fixture
     def adapter(self, redis_url: str, redis_prefix: str) -> Iterator[ClientAdapter]:
         """Make an empty namespace for each test."""
-        adapter = ClientAdapter(redis.Redis.from_url(redis_url, decode_responses=True, protocol=3), redis_prefix)
+        client = redis.Redis.from_url(redis_url, decode_responses=True, protocol=3)
+        adapter = ClientAdapter(client, redis_url, redis_prefix)
         yield adapter
         adapter.close()
 
@@ -57,6 +58,6 @@ class TestGlide(LeaseStoreSuite):
         port = redis.Redis.from_url(redis_url).connection_pool.connection_kwargs["port"]
         address = glide.NodeAddress("127.0.0.1", port)
         client = glide.GlideClient.create(glide.GlideClientConfiguration([address], request_timeout=5_000))
-        adapter = ClientAdapter(client, redis_prefix)
+        adapter = ClientAdapter(client, redis_url, redis_prefix)
         yield adapter
         adapter.close()

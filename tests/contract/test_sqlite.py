@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,6 +40,11 @@ class SqliteAdapter:
         """Move the clock."""
         self.clock.advance(ms / 1_000)
         return True
+
+    def write_format(self, number: int) -> None:
+        """Change the row of the format."""
+        with closing(sqlite3.connect(self.path)) as db, db:
+            db.execute("UPDATE anarchon_runs_format SET format = ?", (number,))
 
 
 class TestSqlite(LeaseStoreSuite):
