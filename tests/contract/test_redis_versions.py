@@ -9,7 +9,7 @@ import pytest
 
 from anarchon_tasks.testing import LeaseStoreSuite
 from tests.contract.redis_adapter import RedisAdapter
-from tests.servers import Redis5Server, Redis62Server, Redis86Server, RedisServer, missing
+from tests.servers import Redis5Server, Redis62Server, Redis86Server, RedisServer, Valkey8Server, missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +41,12 @@ def redis62(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="module")
+def valkey8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """Start a Valkey 8.1."""
+    yield from _served(Valkey8Server, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
 def redis5(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """Start a Redis 5; the first time it is built."""
     yield from _served(Redis5Server, tmp_path_factory)
@@ -64,6 +70,17 @@ class TestRedis62(LeaseStoreSuite):
     def adapter(self, redis62: RedisServer) -> Iterator[RedisAdapter]:
         """Make an empty namespace for each test."""
         yield from _adapted(redis62)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+class TestValkey8(LeaseStoreSuite):
+    """Version 8 of Valkey."""
+
+    @pytest.fixture
+    def adapter(self, valkey8: RedisServer) -> Iterator[RedisAdapter]:
+        """Make an empty namespace for each test."""
+        yield from _adapted(valkey8)
 
 
 @pytest.mark.slow

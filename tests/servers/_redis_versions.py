@@ -1,10 +1,11 @@
-"""Other versions of Redis than the machine's, fetched once into `.servers/`."""
+"""Other versions of Redis and Valkey than the machine's, fetched once into `.servers/`."""
 
 from __future__ import annotations
 
 import functools
 import subprocess
 from pathlib import Path
+from typing import ClassVar
 
 from tests.servers._redis import RedisServer
 
@@ -13,12 +14,10 @@ FETCH_TIMEOUT_S = 300.0
 
 
 @functools.cache
-def _fetched(folder: str, script: str, *arguments: str) -> Path | None:
-    """Return the server in a folder of `.servers/`, where the script puts it unless it is there; None if it cannot."""
-    there = ROOT / ".servers" / folder
-    program = there / "redis-server"
+def _fetched(program: Path, script: str, *arguments: str) -> Path | None:
+    """Return a server's program, which the script puts where it is missing; None if it cannot."""
     if not program.exists():
-        command: list[str | Path] = [ROOT / "scripts" / script, *arguments, there]
+        command: list[str | Path] = [ROOT / "scripts" / script, *arguments, program.parent]
         try:
             done = subprocess.run(command, capture_output=True, timeout=FETCH_TIMEOUT_S, check=False)
         except (OSError, subprocess.TimeoutExpired):
@@ -33,44 +32,46 @@ class Redis86Server(RedisServer):
 
     name = "redis-8.6"
 
-    @staticmethod
-    def binary() -> Path | None:
+    @classmethod
+    def binary(cls) -> Path | None:
         """Return where the server's program is, or None."""
-        return _fetched("redis86", "get-redis86")
+        return _fetched(ROOT / ".servers" / "redis86" / "redis-server", "get-redis86")
 
-    @staticmethod
-    def how_to_have() -> str:
+    @classmethod
+    def how_to_have(cls) -> str:
         """Say what to do when the program is missing."""
         return "scripts/get-redis86 .servers/redis86 gets it on Debian, or says why not"
 
 
-class Redis62Server(RedisServer):
-    """The last version of Redis 6."""
+class OldServer(RedisServer):
+    """One of the servers that `scripts/get-old-server` knows by this name."""
 
-    name = "redis-6.2"
-
-    @staticmethod
-    def binary() -> Path | None:
+    @classmethod
+    def binary(cls) -> Path | None:
         """Return where the server's program is, or None."""
-        return _fetched("redis-6.2", "get-old-redis", "6.2")
+        program = f"{cls.name.partition('-')[0]}-server"
+        return _fetched(ROOT / ".servers" / cls.name / program, "get-old-server", cls.name)
 
-    @staticmethod
-    def how_to_have() -> str:
+    @classmethod
+    def how_to_have(cls) -> str:
         """Say what to do when the program is missing."""
-        return "scripts/get-old-redis 6.2 .servers/redis-6.2 gets it for Linux on x86_64, or says why not"
+        return f"scripts/get-old-server {cls.name} .servers/{cls.name} gets it, or says why not"
 
 
-class Redis5Server(RedisServer):
+class Redis5Server(OldServer):
     """The oldest Redis that the store works with."""
 
     name = "redis-5.0"
 
-    @staticmethod
-    def binary() -> Path | None:
-        """Return where the server's program is, or None."""
-        return _fetched("redis-5.0", "get-old-redis", "5.0")
 
-    @staticmethod
-    def how_to_have() -> str:
-        """Say what to do when the program is missing."""
-        return "scripts/get-old-redis 5.0 .servers/redis-5.0 builds it, or says why not"
+class Redis62Server(OldServer):
+    """The last version of Redis 6."""
+
+    name = "redis-6.2"
+
+
+class Valkey8Server(OldServer):
+    """The last version of Valkey 8."""
+
+    name = "valkey-8.1"
+    scheme: ClassVar[str] = "valkey"
