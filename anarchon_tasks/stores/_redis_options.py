@@ -218,9 +218,12 @@ def of_client(client: object) -> dict[str, Any]:
     kwargs = getattr(pool, "connection_kwargs", None)
     if not isinstance(kwargs, dict):
         return {"host": type(client).__name__, "port": None}
+    found = dict(kwargs)
     if service := getattr(pool, "service_name", None):
-        return {**kwargs, "service": service}
-    return dict(kwargs)
+        found["service"] = service
+    if "SSL" in getattr(getattr(pool, "connection_class", None), "__name__", ""):
+        found["ssl"] = True
+    return found
 
 
 def secrets(kwargs: Mapping[str, Any]) -> list[str]:

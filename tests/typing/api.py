@@ -96,6 +96,7 @@ assert_type(scheduler.stop(timeout=25), bool)
 
 for backend in (
     RedisBackend("redis://cache:6379", prefix="billing:cron:"),
+    RedisBackend({"host": "cache"}, strategy={"name": "lease"}, min_replicas=1, min_replicas_timeout="100ms"),
     ValkeyBackend("valkey://cache:6379"),
     SqliteBackend("jobs.db", table="billing", busy_timeout="2s"),
     MemoryBackend(),

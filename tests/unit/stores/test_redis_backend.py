@@ -227,12 +227,16 @@ def test_asynchronous_clients_are_refused() -> None:
 
 def test_a_client_tells_where_it_leads() -> None:
     """The location of a driver's client is read off it, and its password hidden."""
-    import redis
+    import redis.sentinel
 
     client = redis.Redis(host="cache", port=1, password=SECRET, username="worker")
     store = RedisBackend(client).open()
     assert store.location == "redis://worker@cache:1/0"
     assert SECRET not in repr(store)
+    assert RedisBackend(redis.Redis(host="cache", ssl=True)).open().location == "rediss://cache:6379/0"
+    assert RedisBackend(redis.Redis(unix_socket_path="/run/x.sock", db=1)).open().location == "unix:///run/x.sock?db=1"
+    primary = redis.sentinel.Sentinel([("cache", 26379)], password=SECRET).master_for("main", db=2)
+    assert RedisBackend(primary).open().location == "sentinel://main/2"
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
