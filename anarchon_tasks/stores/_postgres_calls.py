@@ -5,12 +5,10 @@ The driver itself waits for ever: a server that is paused, or a network that car
 
 from __future__ import annotations
 
-import contextlib
 import selectors
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from psycopg import capabilities
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, TransactionStatus
 
 from anarchon_tasks.clock import SystemClock
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
 _DONE = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK, ExecStatus.EMPTY_QUERY})
-_PATIENCE_TO_CANCEL_S = 1.0
 _clock = SystemClock()
 
 
@@ -50,8 +47,8 @@ def call(
         connection: Outside of a transaction, or in one that the caller began.
         statement: With `$1` and so on.
         arguments: Texts.
-        timeout_s: How long to wait. Then the statement is cancelled, as far as the server hears of it, and the
-            connection is broken.
+        timeout_s: How long to wait. Then the connection is broken. The statement is not cancelled: one that waits for
+            a standby would be committed without it, and seen by others.
 
     Raises:
         Failed: For every reason.
@@ -64,7 +61,6 @@ def call(
         conn.send_query_params(statement, list(arguments))
         results = _results(conn, deadline)
     except TimeoutError:
-        _cancel(connection)
         raise Failed(f"no answer within {timeout_s:g} s", broken=True, late=True) from None
     except Failed:
         raise
@@ -119,18 +115,12 @@ def _wait(selector: selectors.BaseSelector, conn: PGconn, events: int, deadline:
     return ready[0][1]
 
 
-def _cancel(connection: Connection[Any]) -> None:
-    """Let the server give up too, so that statements of those who gave up do not pile up behind a lock."""
-    if capabilities.has_cancel_safe():  # the older way may wait for ever by itself
-        with contextlib.suppress(Exception):
-            connection.cancel_safe(timeout=_PATIENCE_TO_CANCEL_S)
-
-
 def _refusal(conn: PGconn, result: PGresult) -> Failed:
     state = result.error_field(DiagnosticField.SQLSTATE) or b""
     said = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or result.error_message or b"no reason given"
+    advice = result.error_field(DiagnosticField.MESSAGE_HINT) or b""
     return Failed(
-        said.decode("utf-8", "replace").strip(),
+        b". ".join(filter(None, (said, advice))).decode("utf-8", "replace").strip(),
         sqlstate=state.decode("ascii", "replace"),
         broken=conn.status == ConnStatus.BAD,
     )

@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 5.0
 _REPEATS = 3
+_SERVER_PATIENCE = 0.8
+"""The server gives up waiting for a lock after this part of the time, so that abandoned statements pile up nowhere."""
 
 
 class Database:
@@ -58,6 +60,7 @@ class Database:
         self._timeout_s = timeout_s
         self._secrets = frozenset(secret for secret in secrets if secret)
         self._clock = clock
+        self._lock_timeout = b"%d" % max(1, int(timeout_s * 1_000 * _SERVER_PATIENCE))
         self._statements: dict[str, bytes] = {}
 
     def run(self, operation: str, payload: object) -> list[Any]:
@@ -74,11 +77,11 @@ class Database:
 
         """
         now = self._clock.wall_ms() if self._clock is not None else 0
-        arguments = (text.dumps(payload), str(now).encode(), str(FORMAT).encode())
+        arguments = (text.dumps(payload), b"%d" % now, b"%d" % FORMAT, self._lock_timeout)
         statement = self._statement(operation)
 
         def ask(connection: Connection[Any]) -> bytes:
-            [[reply]] = call(connection, statement, arguments, timeout_s=self._timeout_s)
+            [[_, reply]] = call(connection, statement, arguments, timeout_s=self._timeout_s)
             return reply or b"null"
 
         try:
@@ -116,7 +119,8 @@ class Database:
         statement = self._statements.get(operation)
         if statement is None:
             function = self.names.function(operation)
-            statement = f"SELECT {function}($1::jsonb, $2::bigint, $3::integer)".encode()
+            lock_timeout = "pg_catalog.set_config('lock_timeout', $4, true)"  # of this transaction, and so of this call
+            statement = f"SELECT {lock_timeout}, {function}($1::jsonb, $2::bigint, $3::integer)".encode()
             self._statements[operation] = statement
         return statement
 

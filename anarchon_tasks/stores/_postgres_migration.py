@@ -36,6 +36,7 @@ def migrate(connection: Connection[Any], names: Names, *, location: str, timeout
     own = schema.migration(names)
     run("BEGIN")
     try:
+        run(f"SET LOCAL lock_timeout = {max(1, int(timeout_s * 1_000 * 0.8))}")
         run(own["lock"])
         made = _made(_Look(connection, names, location, timeout_s), names)
         if made:
