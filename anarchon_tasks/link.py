@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
+_READS = frozenset({"definitions", "expired", "history", "last_runs", "queues", "repair", "time"})
+"""Calls that a store may answer though it takes nothing in: a locked file, a full memory, a replica."""
+
 
 class StoreLink:
     """Calls the store, and knows its time.
@@ -36,6 +39,7 @@ class StoreLink:
         self._grace_s = heartbeat_ms / 1000 + 1.0
         self._jumped_at: float | None = None
         self._known_since: float | None = None
+        self._takes_nothing = False
 
     def call(self, operation: Callable[..., Reply[A]], *args: Any, **options: Any) -> Reply[A]:  # noqa: ANN401
         """Make one call.
@@ -45,21 +49,30 @@ class StoreLink:
 
         """
         sent = self._clock.monotonic()
+        reads = getattr(operation, "__name__", "") in _READS
         try:
             reply = operation(*args, **options)
         except TooFewReplicas:  # it answers, and says itself when that begins and when it ends
-            self.availability.answered(sent=sent)
+            self._answered(sent, reads=reads)
             raise
         except StoreUnavailable as error:
+            self._takes_nothing |= not reads
             self.availability.failed(error, sent=sent)
             raise
         received = self._clock.monotonic()
         if self._known_since is None:
             self._known_since = received
-        self.availability.answered(sent=sent)
+        self._answered(sent, reads=reads)
         if abs(self.time.observe(reply.now_ms, sent=sent, received=received)) > self._jump_ms:
             self._jumped_at = received
         return reply
+
+    def _answered(self, sent: float, *, reads: bool) -> None:
+        """Note an answer. What a write found out of order is in order when one succeeds; it is repeated until then."""
+        if reads and self._takes_nothing:
+            return
+        self.availability.answered(sent=sent)
+        self._takes_nothing = self.availability.down
 
     @property
     def in_grace(self) -> bool:

@@ -50,18 +50,30 @@ class Cluster:
             "-m", "celery", "-A", "tests.cluster.shop", *arguments, name=name, env=environment, cwd=ROOT
         )
 
-    def beat(self, name: str | None = None) -> OwnedProcess:
+    def beat(self, name: str | None = None, *, wait: bool = True) -> OwnedProcess:
         """Start a scheduler and wait until it works."""
         process = self._celery(name or f"beat-{self._count}", "beat", "-S", "anarchon", "-l", "INFO", "--pidfile=")
-        process.wait_for_output("started ", 30)
+        if wait:
+            process.wait_for_output("started ", 30)
         return process
 
-    def worker(self, name: str | None = None, pool: str = "prefork", concurrency: int = 2) -> OwnedProcess:
+    def worker(
+        self, name: str | None = None, pool: str = "prefork", concurrency: int = 2, *, wait: bool = True
+    ) -> OwnedProcess:
         """Start a worker and wait until it is ready."""
         name = name or f"worker-{self._count}"
         process = self._celery(name, "worker", "-P", pool, "-c", str(concurrency), "-l", "INFO", "-n", f"{name}@%h")
-        process.wait_for_output("ready.", 30)
+        if wait:
+            process.wait_for_output("ready.", 30)
         return process
+
+    def start(self, *, schedulers: int, workers: int) -> tuple[list[OwnedProcess], list[OwnedProcess]]:
+        """Start several of both at once, and wait until all work."""
+        executing = [self.worker(wait=False) for _ in range(workers)]
+        asking = [self.beat(wait=False) for _ in range(schedulers)]
+        for process, word in [*((p, "ready.") for p in executing), *((p, "started ") for p in asking)]:
+            process.wait_for_output(word, 60)
+        return asking, executing
 
     @property
     def evidence(self) -> Evidence:

@@ -72,3 +72,7 @@ if slow_every := os.environ.get("CLUSTER_SLOW_EVERY"):
         args=(float(os.environ.get("CLUSTER_SLOW_SECONDS", "5")),),
         overlap="allow",
     )
+
+# A job each second of which no slot may be given up for a newer one.
+if os.environ.get("CLUSTER_KEPT"):
+    anarchon.schedule("kept", every("1s"), task="cluster.quick", overlap="allow", coalesce_after="1m", max_late="5m")

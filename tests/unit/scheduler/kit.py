@@ -88,6 +88,7 @@ class FlakyStore:
                 raise StoreUnavailable("connection reset")
             return reply
 
+        call.__name__ = name
         return call
 
 

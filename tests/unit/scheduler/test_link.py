@@ -121,6 +121,40 @@ def test_a_jump_of_the_stores_clock_by_a_third_of_the_lease_is_an_outage(
     assert not way.link.in_grace
 
 
+def test_a_store_that_can_only_be_read_is_away(way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    """A locked file, a full memory: that reads are answered is no return, and is not told as one."""
+    caplog.set_level(logging.INFO)
+    way.store.refused = {"beat"}
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            way.link.call(way.store.beat, [])
+        way.pass_time(1)
+        way.ask()
+    assert way.link.availability.down
+    way.store.refused = set()
+    way.link.call(way.store.beat, [])
+    assert not way.link.availability.down
+    assert [type(event) for event in way.told] == [events.Down, events.Up]
+    assert len(caplog.records) == 2
+
+
+def test_a_call_that_was_under_way_changes_nothing(way: Way) -> None:
+    """A call that hung while another one was answered again does not begin a second outage when it fails."""
+    way.store.down = True
+    with pytest.raises(StoreUnavailable):
+        way.ask()
+    hung = way.host.monotonic()
+    way.store.down = False
+    way.pass_time(1)
+    way.ask()
+    way.link.availability.failed("timed out", sent=hung)
+    assert not way.link.availability.down
+    way.link.availability.failed("gone again")
+    way.link.availability.answered(sent=way.host.monotonic() - 0.5)
+    assert way.link.availability.down
+    assert [type(event) for event in way.told] == [events.Down, events.Up, events.Down]
+
+
 def test_an_outage_is_told_twice(way: Way, caplog: pytest.LogCaptureFixture) -> None:
     """Once when it begins and once when it ends, with its length, however many calls failed."""
     caplog.set_level(logging.INFO)
