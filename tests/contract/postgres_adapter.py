@@ -61,7 +61,7 @@ class PostgresAdapter:
         self.opened: list[LeaseStore] = []
 
     def _open(self, table: str) -> LeaseStore:
-        self.opened.append(PostgresBackend(self.url, table=table, clock=self.clock).open())
+        self.opened.append(PostgresBackend(self.url, table=table, timeout=60, clock=self.clock).open())
         return self.opened[-1]
 
     def store(self) -> LeaseStore:
@@ -99,7 +99,7 @@ class PostgresDriver:
 
     def open(self, clock: Clock) -> LeaseStore:
         """Return the store, with nothing in it."""
-        self.store = PostgresBackend(self.tables.url, table=self.tables.table, clock=clock).open()
+        self.store = PostgresBackend(self.tables.url, table=self.tables.table, timeout=60, clock=clock).open()
         return self.store
 
     def close(self) -> None:

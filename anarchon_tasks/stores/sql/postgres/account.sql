@@ -89,8 +89,8 @@ CREATE OR REPLACE FUNCTION {fn_past_deadline}(s {state}, now_ms bigint) RETURNS 
 $$;
 
 -- name: trim
--- Drop the oldest ended states of some jobs, a few of each per step; open ones at the bottom do not stop it. The runs of
--- this very step, if they may be among them, are kept: they answer the repeat of their claims.
+-- Drop the oldest ended states of some jobs, a few of each per step; open ones at the bottom do not stop it. The runs
+-- of this very step, if they may be among them, are kept: they answer the repeat of their claims.
 CREATE OR REPLACE FUNCTION {fn_trim}(jobs text[], below bigint[], kept_slots bigint[], kept_keys text[])
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,7 +1,7 @@
 -- The plain items of a batch, decided together: what nearly all items are, in a few statements for all of them.
 --
--- Guarantees: an answer given here is the one that the functions for one item give, and so is what is stored. An item is
--- plain when it is the only one of its job in the batch, and none of the conditions below makes it another case.
+-- Guarantees: an answer given here is the one that the functions for one item give, and so is what is stored. An item
+-- is plain when it is the only one of its job in the batch, and none of the conditions below makes it another case.
 
 -- name: plain_claims
 -- Claims that win: the slot is due and not late, follows the floor that the caller saw, nothing is to be settled before
@@ -45,15 +45,37 @@ BEGIN
   INTO places, said, with_old_states, below, with_old_entries, old FROM plain p;
   IF with_old_entries IS NOT NULL THEN PERFORM {fn_drop_oldest}(with_old_entries, old); END IF;
   IF with_old_states IS NOT NULL THEN PERFORM {fn_trim}(with_old_states, below, '{{}}', '{{}}'); END IF;
-  RETURN {fn_placed}(places, said);
+  IF coalesce(cardinality(places), 0) = jsonb_array_length(items) THEN RETURN {fn_placed}(places, said); END IF;
+  RETURN {fn_lost_claims}(items, policies, now_ms, {fn_placed}(places, said));
+END
+$$;
+
+-- name: lost_claims
+-- Claims of slots that are settled, or whose run somebody has: they change nothing. Adds to the answers that are known.
+CREATE OR REPLACE FUNCTION {fn_lost_claims}(items jsonb, policies jsonb, now_ms bigint, answers text[])
+RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+  places bigint[];
+  said text[];
+BEGIN
+  SELECT array_agg(a.n), array_agg(
+    CASE WHEN s.job IS NULL THEN {fn_bare_answer}('done', j.floor, 0)
+         ELSE {fn_answer}('running', s, j.floor, greatest(s.lease_until, s.not_before), false) END)
+  INTO places, said
+  FROM (SELECT b.*, count(*) OVER (PARTITION BY b.job) AS number FROM {fn_asks}(items, policies) b) a
+  JOIN {jobs} j ON j.job = a.job
+  LEFT JOIN {state} s ON s.job = a.job AND s.slot = a.slot AND s.key = a.key
+  WHERE a.number = 1 AND a."trigger" = 'schedule' AND a.slot <= j.floor
+    AND (s.job IS NULL OR s.wake IS NOT NULL AND s.lease_until > now_ms
+           AND (s.status <> 'claimed' OR s.grant_id <> a.claim_id));
+  RETURN {fn_placed}(places, said, answers);
 END
 $$;
 
 -- name: placed
--- Answers by their places in the batch.
-CREATE OR REPLACE FUNCTION {fn_placed}(places bigint[], said text[]) RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
-DECLARE
-  answers text[];
+-- Answers by their places in the batch, with those that are known.
+CREATE OR REPLACE FUNCTION {fn_placed}(places bigint[], said text[], answers text[] DEFAULT '{{}}')
+RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
   FOR i IN 1 .. coalesce(cardinality(places), 0) LOOP answers[places[i]] := said[i]; END LOOP;
   RETURN answers;

@@ -10,10 +10,12 @@ $$;
 
 -- name: definitions
 -- The stored definitions, as [name, [fingerprint, document]].
-CREATE OR REPLACE FUNCTION {fn_definitions}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {fn_definitions}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql
+AS $$
 BEGIN
   RETURN coalesce({fn_newer}(newest), {fn_reply}({fn_now_ms}(at), (
-    SELECT array_agg(json_build_array(d.job, json_build_array(d.fingerprint, d.document))::text) FROM {definitions} d)));
+    SELECT array_agg(json_build_array(d.job, json_build_array(d.fingerprint, d.document))::text)
+    FROM {definitions} d)));
 END
 $$;
 

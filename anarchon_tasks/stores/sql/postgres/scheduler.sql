@@ -1,7 +1,7 @@
 -- queued, release and beat: what becomes of a claim; register: which jobs there are.
 --
--- Guarantees: queued and release change a run only while that very claim stands; a worker that was faster is not undone.
--- The repeat of a record answers as the record did.
+-- Guarantees: queued and release change a run only while that very claim stands; a worker that was faster is not
+-- undone. The repeat of a record answers as the record did.
 
 -- name: queued_one
 CREATE OR REPLACE FUNCTION {fn_queued_one}(item jsonb, now_ms bigint) RETURNS boolean LANGUAGE plpgsql AS $$

@@ -3,7 +3,7 @@
 -- Fixed-width columns come first, and texts compare by their bytes.
 
 -- name: runs
--- The history: one row per attempt, or per stretch of slots that share one fate. The only table that people should read.
+-- The history: one row per attempt, or per stretch of slots that share one fate. The only table for people.
 CREATE TABLE IF NOT EXISTS {runs} (
   slot bigint NOT NULL, token bigint NOT NULL, first_slot bigint, due bigint, claimed_at bigint, enqueued_at bigint,
   started_at bigint, finished_at bigint, pid bigint, count integer NOT NULL, attempt integer NOT NULL,
