@@ -19,7 +19,7 @@ from anarchon_tasks._durations import to_text
 from anarchon_tasks.cli import main
 from anarchon_tasks.jobs import NOT_YET, OPTION_NAMES, JobOptions
 from anarchon_tasks.model import Reason, Run, Status, Trigger
-from anarchon_tasks.stores import _backends, _redis_options, _sqlite_file
+from anarchon_tasks.stores import PostgresBackend, _backends, _postgres_schema, _redis_options, _sqlite_file
 from anarchon_tasks.stores.redis import RedisBackend
 from tests.docs.snippets import ROOT
 
@@ -32,6 +32,7 @@ REFERENCE = ROOT / "docs" / "reference"
 LUA = ROOT / "anarchon_tasks" / "stores" / "lua"
 ROW = re.compile(r"^\|(?P<cells>.*)\|$")
 CODE = re.compile(r"`([^`]+)`")
+LIBPQ = "URL, mapping, text"
 
 
 def section(page: str, heading: str = "") -> str:
@@ -215,6 +216,23 @@ class TestStores:
         """The arguments of the backends, and what a URL may carry."""
         real = {*inspect.signature(RedisBackend).parameters, "valkey", *_redis_options._IN_URL}
         same(table(section("stores.md", "## Redis and Valkey")), real)
+
+    def test_every_table_of_postgres_has_a_row(self) -> None:
+        """Its functions are not for people."""
+        names = {_backends.DEFAULT_TABLE + suffix for suffix in _postgres_schema.TABLES.values()}
+        same(table(section("stores.md", "### Tables and functions")), names)
+
+    def test_every_option_of_postgres_has_a_row(self) -> None:
+        """The arguments of the backend; of libpq's parameters some are named."""
+        found = {name: row for name, row in table(section("stores.md", "## PostgreSQL")).items() if row[0] != LIBPQ}
+        same(found, inspect.signature(PostgresBackend).parameters)
+
+    def test_the_grants_name_every_table(self) -> None:
+        """Whoever copies them has given enough."""
+        names = {_backends.DEFAULT_TABLE + suffix for suffix in _postgres_schema.TABLES.values()}
+        grant = re.search(r"GRANT SELECT.*? TO shop;", section("stores.md", "### Roles"), re.DOTALL)
+        assert grant is not None
+        same(re.findall(r"anarchon_runs\w*", grant[0]), names)
 
     def test_every_scheme_is_named(self) -> None:
         """The schemes of URLs."""
