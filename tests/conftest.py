@@ -109,7 +109,8 @@ def own_valkey(tmp_path: Path) -> Iterator[ValkeyServer]:
 def postgres_server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a PostgreSQL that tests share: make databases of your own there, and never stop it.
 
-    It is the one `POSTGRES_URL` names, else the one at the standard port, else one started for this session.
+    It is the one `POSTGRES_URL` names (as a role that may make databases and roles), else the one at the standard
+    port, else one started for this session.
     """
     pytest.importorskip("psycopg")
     named = os.environ.get("POSTGRES_URL")

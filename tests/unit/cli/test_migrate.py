@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from typing import TYPE_CHECKING
@@ -46,9 +47,11 @@ def test_an_sqlite_store_is_made_once(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.skipif(importlib.util.find_spec("redis") is None, reason="the driver is not installed")
 def test_a_redis_store_gets_its_format(redis_url: str, redis_prefix: str) -> None:
     """The key is there before any scheduler has run."""
-    redis = pytest.importorskip("redis")
+    import redis
+
     done = migrate("--store", redis_url, "--prefix", redis_prefix)
     assert done.exit_code == 0, done.stderr
     with redis.Redis.from_url(redis_url) as client:
