@@ -186,7 +186,7 @@ class Nodes:
             names = _names(reply)
             if again is not None and _NO_SCRIPT in names:
                 again.append(call)
-            elif names & _MOVING:
+            elif names & _MOVING or _NO_SCRIPT in names:  # a call that is followed brings its script along
                 follow.append(call)
         if any(_DOWN in _names(reply) for reply in replies):
             self._refresh()

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 import redis
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from anarchon_tasks.stores.base import LeaseStore
+    from anarchon_tasks.stores.base import LeaseStore, Reply
+
+A = TypeVar("A")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -52,7 +54,8 @@ def open_store(redis_cluster: RedisCluster) -> Iterator[Callable[[str], LeaseSto
 
 def register(store: LeaseStore, jobs: Sequence[str]) -> None:
     """Make jobs known that owe every slot."""
-    store.register([Definition(name=job, fingerprint="f", document="{}", floor=0) for job in jobs])
+    definitions = [Definition(name=job, fingerprint="f", document="{}", floor=0) for job in jobs]
+    until_answered(lambda: store.register(definitions))
 
 
 def claims_of(jobs: Sequence[str], slot: int, instance: str) -> list[Claim]:
@@ -167,10 +170,7 @@ def test_slots_move_while_claims_go_on(
                 )
                 for job in jobs
             ]
-            try:
-                answers = store.claim(claims).answers
-            except StoreUnavailable:
-                answers = store_again(store, claims)
+            answers = until_answered(lambda claims=claims: store.claim(claims))  # type: ignore[misc]
             for claim, answer in zip(claims, answers, strict=True):
                 if answer.kind is ClaimKind.WON:
                     won[number][claim.ref] += 1
@@ -185,17 +185,18 @@ def test_slots_move_while_claims_go_on(
     assert met["TryAgainError"]
 
 
-def store_again(store: LeaseStore, claims: Sequence[Claim]) -> list:  # type: ignore[type-arg]
-    """Repeat claims until they are answered, with the same ids, as a scheduler does."""
-    return poll_until(lambda: answered(lambda: store.claim(claims)), FAILOVER_S, what="answers to the claims").answers
+def until_answered(ask: Callable[[], Reply[A]]) -> list[A]:
+    """Repeat a call with the same ids until it is answered, as every caller does, and return the answers."""
 
+    def answered() -> Reply[A] | None:
+        try:
+            return ask()
+        except StoreUnavailable:
+            return None
 
-def answered(ask: Callable[[], object]):  # noqa: ANN201 - whatever was asked for
-    """Return an answer, or None while there is none."""
-    try:
-        return ask()
-    except StoreUnavailable:
-        return None
+    reply = poll_until(answered, FAILOVER_S, what="answers")
+    assert reply is not None
+    return reply.answers
 
 
 def killed_and_replaced(cluster: RedisCluster, store: LeaseStore, here: str) -> None:
@@ -230,15 +231,15 @@ def killed_and_replaced(cluster: RedisCluster, store: LeaseStore, here: str) -> 
     with pytest.raises(StoreUnavailable):
         store.claim(claims_of(jobs, slot + 1, "instance-2"))
     beats = [Beat(ref=ask.ref, token=answer.token, lease_ms=600_000) for ask, answer in zip(begins, begun, strict=True)]
-    alive = poll_until(lambda: answered(lambda: store.beat(beats)), FAILOVER_S, what="answers to the beats")
-    assert alive.answers == [True] * 30
-    again = store.claim(claims_of(jobs, slot, "instance-2")).answers
+    assert until_answered(lambda: store.beat(beats)) == [True] * 30
+    again = until_answered(lambda: store.claim(claims_of(jobs, slot, "instance-2")))
     assert {(answer.kind, answer.status) for answer in again} == {(ClaimKind.RUNNING, Status.RUNNING)}
     fresh = [f"fresh-{number}" for number in range(30)]
     register(store, fresh)
-    assert {answer.kind for answer in store.claim(claims_of(fresh, slot, "instance-2")).answers} == {ClaimKind.WON}
+    claims = claims_of(fresh, slot, "instance-2")
+    assert {answer.kind for answer in until_answered(lambda: store.claim(claims))} == {ClaimKind.WON}
     assert time.monotonic() - killed < FAILOVER_S
-    assert store.repair([*jobs, *fresh]).answers == [True] * 60
+    assert until_answered(lambda: store.repair([*jobs, *fresh])) == [True] * 60
 
 
 def in_step(cluster: RedisCluster) -> bool:
@@ -280,24 +281,24 @@ def test_a_primary_of_valkey_is_killed(tmp_path: Path) -> None:
 def test_the_primary_of_the_index_is_killed(tmp_path: Path) -> None:
     """What the index lost comes back by `repair`, and runs whose lease is over are found."""
     here = prefix()
-    with RedisCluster(tmp_path / "cluster", replicas=1) as cluster:
-        with redis.RedisCluster(host="127.0.0.1", port=cluster.port, socket_timeout=1) as client:
-            store = RedisBackend(client, prefix=here).open()
-            jobs = [f"job-{number}" for number in range(20)]
-            register(store, jobs)
-            slot = store.time().now_ms - 10
-            claims = claims_of(jobs, slot, "instance-1")
-            won = store.claim(claims).answers
-            cluster.primary_of(f"{here}leases").kill()
-            poll_until(lambda: answered(lambda: store.expired(limit=1)), FAILOVER_S, what="an answer")
-            client.delete(f"{here}leases")  # as if its replica had not had it
-            beats = [
-                Beat(ref=ask.ref, token=answer.token, lease_ms=1, phase=Status.CLAIMED)
-                for ask, answer in zip(claims, won, strict=True)
-            ]
-            assert store.beat(beats).answers == [True] * 20
-            client.delete(f"{here}leases")
-            assert store.expired(limit=100).answers == []
-            store.repair(jobs)
-            found = poll_until(lambda: len(store.expired(limit=100).answers) == 20, 5, what="the runs")
-        assert found
+    with (
+        RedisCluster(tmp_path / "cluster", replicas=1) as cluster,
+        redis.RedisCluster(host="127.0.0.1", port=cluster.port, socket_timeout=1) as client,
+    ):
+        store = RedisBackend(client, prefix=here).open()
+        jobs = [f"job-{number}" for number in range(20)]
+        register(store, jobs)
+        slot = store.time().now_ms - 10
+        claims = claims_of(jobs, slot, "instance-1")
+        won = store.claim(claims).answers
+        cluster.primary_of(f"{here}leases").kill()
+        beats = [
+            Beat(ref=ask.ref, token=answer.token, lease_ms=1, phase=Status.CLAIMED)
+            for ask, answer in zip(claims, won, strict=True)
+        ]
+        assert until_answered(lambda: store.beat(beats)) == [True] * 20
+        until_answered(lambda: store.expired(limit=1))
+        client.delete(f"{here}leases")  # as if its replica had not had it
+        assert until_answered(lambda: store.expired(limit=100)) == []
+        assert until_answered(lambda: store.repair(jobs)) == [True] * 20
+        poll_until(lambda: len(until_answered(lambda: store.expired(limit=100))) == 20, 5, what="the runs")

@@ -11,6 +11,7 @@ import pytest
 from anarchon_tasks.errors import StoreFormatError, StoreUnavailable
 from anarchon_tasks.model import Reason, RunRef, Status
 from anarchon_tasks.stores._redis_cluster import FORMAT_S, _merged, _Part
+from anarchon_tasks.stores._redis_nodes import Nodes
 from anarchon_tasks.stores.base import BeginKind, Claim, ClaimKind, Definition, Finish, Policy
 from anarchon_tasks.testing import Lab
 from tests.contract.cluster_adapter import SHARED, ClusterAdapter
@@ -147,6 +148,23 @@ def test_nodes_that_lost_their_scripts_get_them_again(redis_cluster: RedisCluste
     for node in redis_cluster.nodes:
         with redis_cluster.client(node) as own:
             own.script_flush()
+    assert {answer.kind for answer in lab.store.claim(claims_of(lab, jobs)).answers} == {ClaimKind.WON}
+
+
+def test_a_node_that_loses_its_scripts_again_and_again(
+    redis_cluster: RedisCluster, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when every round meets another node that was just promoted: in the end the script goes along."""
+    jobs = jobs_of(lab, 30)
+    execute = Nodes._execute
+
+    def forgetful(self: Nodes, *args: Any) -> Any:  # noqa: ANN401 - handed through
+        for node in redis_cluster.nodes:
+            with redis_cluster.client(node) as own:
+                own.script_flush()
+        return execute(self, *args)
+
+    monkeypatch.setattr(Nodes, "_execute", forgetful)
     assert {answer.kind for answer in lab.store.claim(claims_of(lab, jobs)).answers} == {ClaimKind.WON}
 
 
