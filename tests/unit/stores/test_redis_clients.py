@@ -52,6 +52,17 @@ def test_clients_of_redis_py_and_valkey_py(
     client.close()
 
 
+def test_the_protocol_of_our_own_connections(redis_url: str, redis_prefix: str) -> None:
+    """A URL may ask for the newer protocol; without, it is the one that every server knows."""
+    for options, protocol in (("", 2), ("&protocol=3", 3)):
+        store = RedisBackend(f"{redis_url}?client_name=p{redis_prefix[:-1]}{options}", prefix=redis_prefix).open()
+        assert run_through(store, f"sync-{protocol}") == [Status.SUCCEEDED]
+        with redis.Redis.from_url(redis_url) as server:
+            [mine] = [each for each in server.client_list() if each["name"] == f"p{redis_prefix[:-1]}"]
+        assert mine.get("resp", str(protocol)) == str(protocol)
+        store.close()
+
+
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_scripts_are_sent_again_by_any_client(protocol: int, own_redis: RedisServer) -> None:
     """A server that lost its scripts gets them again, whichever words a driver has for that."""

@@ -11,11 +11,15 @@ import pytest
 from anarchon_tasks import events
 from anarchon_tasks.clock import SystemClock
 from anarchon_tasks.errors import StoreError, TooFewReplicas
+from anarchon_tasks.jobs import Job, JobOptions
 from anarchon_tasks.link import StoreLink
 from anarchon_tasks.model import Status
+from anarchon_tasks.scheduler import Scheduler
+from anarchon_tasks.schedules import every
 from anarchon_tasks.stores.base import Beat, BeginKind, ClaimKind, Finish
 from anarchon_tasks.stores.redis import RedisBackend, RedisStore
 from tests.servers import Redis86Server, RedisServer, TcpProxy, ValkeyServer, missing, poll_until
+from tests.unit.scheduler.kit import RecordingPublisher
 from tests.unit.stores.redis_kit import begin_of, claims_of, run_through
 
 if TYPE_CHECKING:
@@ -199,6 +203,41 @@ def test_the_store_is_not_away(own_redis: RedisServer) -> None:
     with pytest.raises(TooFewReplicas):
         link.call(store.claim, asks)
     assert not link.availability.down
+
+
+@pytest.mark.parametrize("pair", [RedisServer], indirect=True)
+def test_schedulers_wait_for_the_replica(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """While it is silent nothing is published; then every slot is, once, and each scheduler said two things of it."""
+    url = f"redis://127.0.0.1:{pair.primary.port}?min_replicas=1&min_replicas_timeout={WAIT}"
+    publishers = [RecordingPublisher() for _ in range(3)]
+    schedulers = [Scheduler(backend=url, publisher=publisher) for publisher in publishers]
+
+    def published() -> list[int]:
+        return sorted(slot for publisher in publishers for slot in publisher.slots)
+
+    for scheduler in schedulers:
+        scheduler.add_job(Job(name="tick", schedule=every("1s"), target="shop.tick", options=JobOptions(track=False)))
+        scheduler.start()
+    try:
+        poll_until(published, what="the first slot")
+        pair.replica.pause()
+        poll_until(lambda: "within min_replicas_timeout" in caplog.text, what="a claim that is refused")
+        before, now = published(), int(redis.Redis(port=pair.primary.port).time()[0])
+        poll_until(lambda: int(redis.Redis(port=pair.primary.port).time()[0]) >= now + 3, what="three seconds")
+        assert published() == before
+        pair.replica.resume()
+        poll_until(lambda: len(published()) >= len(before) + 5, 20.0, what="the slots that waited, and newer ones")
+    finally:
+        for scheduler in schedulers:
+            scheduler.stop(timeout=10)
+    slots = published()
+    assert slots == list(range(slots[0], slots[-1] + 1_000, 1_000))
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    short = sum("answer within min_replicas_timeout" in message for message in said)
+    met = sum("is met again after" in message for message in said)
+    assert len(said) == short + met
+    assert 1 <= short <= 3
+    assert 1 <= met <= short
 
 
 @pytest.fixture(autouse=True)
