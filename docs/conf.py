@@ -26,8 +26,8 @@ nitpick_ignore_regex = [
     # The docs build without the network, so names of Python and Celery are no links.
     ("py:class", r"Celery|ZoneInfo|datetime|tzinfo|(collections\.abc|datetime|os|zoneinfo)\..*"),
     # Names in signatures that are no part of the reference.
-    ("py:class", r"Backend|Client|Clock|Delivered|Duration|Explanation|F|Fold|Gap|Header|LeaseLost|LeaseStore|Publisher"),
-    ("py:class", r"(At|Cron|Every|)Schedule|Target|Trigger|events\.Events"),
+    ("py:class", r"Backend|Clock|Delivered|Duration|Explanation|F|Fold|Gap|Header|LeaseLost|LeaseStore|Publisher"),
+    ("py:class", r"Client|(At|Cron|Every|)Schedule|Target|Trigger|events\.Events"),
     ("py:class", r"anarchon_tasks\.(model|schedules|stores)\..*|anarchon_celery\.settings\..*"),
     # Errors have a table of their own.
     ("py:exc", r"\w+"),
