@@ -204,7 +204,7 @@ class Scripts:
 
     def __init__(self, connection: Connection, *, prefix: str, clock: Clock | None) -> None:
         self._connection = connection
-        self._warner_pid: int | None = os.getpid()  # children of a fork leave the warning to their parent
+        self._warners = [os.getpid()]  # who may be the first; children of a fork leave the warning to their parent
         self._prefix = prefix.encode("utf-8", "surrogatepass")
         self._clock = clock
 
@@ -269,11 +269,17 @@ class Scripts:
 
     def _read(self, operation: str, text: bytes | str) -> list[Any]:
         reply = self._checked(wire.loads(text))
-        if operation in _FIRST_WRITES and self._warner_pid is not None:
-            warns, self._warner_pid = self._warner_pid == os.getpid(), None
-            if warns:
-                warn_if_evicting(self._connection.execute, self._connection.location)
+        if operation in _FIRST_WRITES and self._warners:
+            self._warn_once()
         return reply
+
+    def _warn_once(self) -> None:
+        try:
+            warner = self._warners.pop()
+        except IndexError:  # another thread was faster
+            return
+        if warner == os.getpid():
+            warn_if_evicting(self._connection.execute, self._connection.location)
 
     def _checked(self, reply: Any) -> list[Any]:  # noqa: ANN401 - JSON is of any type
         if isinstance(reply, dict):
