@@ -22,6 +22,8 @@ LOWEST = 9
 """Where a row of an account says which is the lowest slot that has a state."""
 _SIZES = (1, 2, 5, 10, 25, 50, 100)
 
+_UNKNOWN: rows.Row = ()
+
 Key: TypeAlias = tuple[int, str]
 """The run of a job: its slot and its key."""
 
@@ -74,19 +76,18 @@ class Account:
         return rows.row_state(row) if row is not None else None
 
     def _row(self, key: Key) -> rows.Row | None:
-        try:
-            return self.rows[key]
-        except KeyError:
-            row: rows.Row | None = None
+        row = self.rows.get(key, _UNKNOWN)
+        if row is _UNKNOWN:
+            row = None
             if self._lowest is not None and key[0] >= self._lowest:
                 row = self._db.execute(self._sql["state"], (self._name, *key)).fetchone()
             self.rows[key] = row
-            return row
+        return row
 
     def open_runs(self, *, claimed: bool = False) -> Iterable[RunState]:
         """Return the runs that have not ended, lowest slot first; or only those that an instance holds a claim of."""
         alive = [row for row in self._open() if not claimed or row[rows.STATUS] == Status.CLAIMED]
-        return [rows.row_state(row) for row in sorted(alive, key=_key)]
+        return [rows.row_state(row) for row in (sorted(alive, key=_key) if len(alive) > 1 else alive)]
 
     def open_count(self) -> int:
         """Return how many runs have not ended."""

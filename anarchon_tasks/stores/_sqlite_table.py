@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import compress
-from operator import ne
 from typing import TYPE_CHECKING, TypeAlias
 
 from anarchon_tasks.stores import _sql
@@ -20,9 +19,10 @@ Columns: TypeAlias = tuple[int, ...]
 
 
 class Table:
-    """Writes of new rows what is not NULL, and of known rows the columns that changed.
+    """Writes of new rows the columns that are not NULL in all of them, and of known rows those that changed in any.
 
-    An index without a changed column is not touched then, and the driver takes longer for a NULL than for a text.
+    An index without a changed column is not touched then, and the driver takes longer for a NULL than for a text. Rows
+    of one batch are alike, so one statement does for all of them.
 
     Args:
         columns: All of them, in the order of the rows.
@@ -38,7 +38,6 @@ class Table:
         self, columns: Sequence[str], *, key: int, insert: str, update: str, delete: str, names: Mapping[str, str]
     ) -> None:
         self._columns = [_sql.quoted(name) for name in columns]
-        self._all = range(len(columns))
         self._key = key
         self._insert, self._update, self._delete = insert, update, delete.format(**names)
         self._names = names
@@ -47,33 +46,41 @@ class Table:
 
     def write(self, db: sqlite3.Connection, changes: Iterable[Change]) -> None:
         """Make the rows what they are to be. No two changes are of the same row."""
-        inserts: dict[Columns, list[Row]] = {}
-        updates: dict[Columns, list[Row]] = {}
-        deletes: list[Row] = []
-        for before, after in changes:
-            if after is None:
-                deletes += [before[: self._key]] if before is not None else []
-            elif before is None:
-                columns, values = self._filled(after)
-                inserts.setdefault(columns, []).append(values)
-            elif before != after:
-                changed = tuple(compress(self._all, map(ne, before, after)))
-                updates.setdefault(changed, []).append((*(after[at] for at in changed), *after[: self._key]))
-        if deletes:
-            db.executemany(self._delete, deletes)
-        for columns, rows in inserts.items():
-            db.executemany(self.insert_of(columns), rows)
-        for columns, rows in updates.items():
-            db.executemany(self.update_of(columns), rows)
+        new: list[Row] = []
+        before: list[Row] = []
+        after: list[Row] = []
+        gone: list[Row] = []
+        for old, row in changes:
+            if old is None:
+                new += [row] if row is not None else []
+            elif row is None:
+                gone.append(old[: self._key])
+            elif old != row:
+                before.append(old)
+                after.append(row)
+        if gone:
+            db.executemany(self._delete, gone)
+        if new:
+            self._insert_all(db, new)
+        if after:
+            self._update_all(db, before, after)
+
+    def _insert_all(self, db: sqlite3.Connection, rows: Sequence[Row]) -> None:
+        values = list(zip(*rows, strict=True))
+        filled = [at for at, first in enumerate(rows[0]) if first is not None or values[at].count(None) < len(rows)]
+        db.executemany(self.insert_of(tuple(filled)), zip(*(values[at] for at in filled), strict=True))
+
+    def _update_all(self, db: sqlite3.Connection, before: Sequence[Row], after: Sequence[Row]) -> None:
+        old, new = list(zip(*before, strict=True)), list(zip(*after, strict=True))
+        changed = [at for at, values in enumerate(new) if values != old[at]]
+        values = (*(new[at] for at in changed), *new[: self._key])
+        db.executemany(self.update_of(tuple(changed)), zip(*values, strict=True))
 
     def add(self, db: sqlite3.Connection, row: Row) -> bool:
         """Add a row; return whether it is new, which only an INSERT OR IGNORE can deny."""
-        columns, values = self._filled(row)
-        return db.execute(self.insert_of(columns), values).rowcount > 0
-
-    def _filled(self, row: Row) -> tuple[Columns, Row]:
         filled = [value is not None for value in row]
-        return tuple(compress(self._all, filled)), tuple(compress(row, filled))
+        text = self.insert_of(tuple(compress(range(len(row)), filled)))
+        return db.execute(text, tuple(compress(row, filled))).rowcount > 0
 
     def insert_of(self, columns: Columns) -> str:
         """Return the statement that adds a row with these columns."""
