@@ -182,7 +182,7 @@ def test_slots_move_while_claims_go_on(
     assert max(both.values()) == 1
     assert len({ref.job for ref in both}) == len(jobs)
     assert met["MovedError"]
-    assert met["TryAgainError"]
+    assert met["TryAgainError"] + met["AskError"]  # what a slot on its way answers depends on the server's version
 
 
 def until_answered(ask: Callable[[], Reply[A]]) -> list[A]:
