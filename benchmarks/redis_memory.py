@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import redis
 
@@ -22,6 +23,9 @@ from anarchon_tasks.model import RunRef, Status
 from anarchon_tasks.stores._redis_client import Connection
 from anarchon_tasks.stores.base import Begin, Claim, Definition, Delivered, Finish, Queued
 from anarchon_tasks.stores.redis import RedisStore
+
+if TYPE_CHECKING:
+    from anarchon_tasks.stores.base import LeaseStore
 
 MINUTE = 60_000
 START = 1_800_000_000_000
@@ -43,33 +47,13 @@ def definition_of(name: str) -> tuple[Definition, object]:
     return job.definition(), job.policy(MINUTE)
 
 
-class Server:
-    """One server with one store."""
+class Jobs:
+    """The jobs of one store, and the lives of their runs."""
 
-    def __init__(self, program: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        self.process = subprocess.Popen([*command, "--dir", tempfile.mkdtemp()], stdout=subprocess.DEVNULL)
-        self.client = redis.Redis(port=port, protocol=2)
-        for _ in range(200):
-            try:
-                self.client.ping()
-                break
-            except redis.ConnectionError:
-                time.sleep(0.05)
-        self.clock = Clock()
+    def __init__(self, store: LeaseStore, clock: Clock) -> None:
+        self.store = store
+        self.clock = clock
         self.floor: dict[str, int] = {}
-        self.store = RedisStore(Connection(client=self.client, location="here"), clock=self.clock)
-        info = self.client.info("server")
-        name = info.get("server_name", "redis")
-        self.name = f"{name} {info.get(f'{name}_version', info['redis_version'])}"
-
-    def used(self) -> int:
-        """Return the bytes in use."""
-        self.client.execute_command("MEMORY", "PURGE")
-        return int(self.client.info("memory")["used_memory"])
 
     def register(self, names: list[str]) -> object:
         """Make jobs known and return their policy."""
@@ -124,6 +108,34 @@ class Server:
             for ask, answer in zip(asks, begun, strict=True)
         ]
         assert all(self.store.finish(ends).answers)
+
+
+class Server(Jobs):
+    """One server with one store."""
+
+    def __init__(self, program: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        self.process = subprocess.Popen([*command, "--dir", tempfile.mkdtemp()], stdout=subprocess.DEVNULL)
+        self.client = redis.Redis(port=port, protocol=2)
+        for _ in range(200):
+            try:
+                self.client.ping()
+                break
+            except redis.ConnectionError:
+                time.sleep(0.05)
+        clock = Clock()
+        super().__init__(RedisStore(Connection(client=self.client, location="here"), clock=clock), clock)
+        info = self.client.info("server")
+        name = info.get("server_name", "redis")
+        self.name = f"{name} {info.get(f'{name}_version', info['redis_version'])}"
+
+    def used(self) -> int:
+        """Return the bytes in use."""
+        self.client.execute_command("MEMORY", "PURGE")
+        return int(self.client.info("memory")["used_memory"])
 
 
 def measure(program: str) -> None:
