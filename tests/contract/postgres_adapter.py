@@ -54,10 +54,10 @@ def new_table() -> str:
 class PostgresAdapter:
     """Two tables in one database, and a clock that the test moves."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, table: str | None = None) -> None:
         self.url = url
         self.clock = ManualClock()
-        self.table = new_table()
+        self.table = table or new_table()
         self.opened: list[LeaseStore] = []
 
     def _open(self, table: str) -> LeaseStore:
@@ -71,6 +71,11 @@ class PostgresAdapter:
     def elsewhere(self) -> LeaseStore:
         """Open a client of another table, in a schema of its own, with characters that SQL must quote."""
         return self._open(f'S"{self.table} {{x}}.My "cron"; %s $$')
+
+    def alike(self) -> list[LeaseStore]:
+        """Open tables of one schema that continue each other's names, and one in another schema."""
+        names = ("r", "R", "r_", "r_x", "r_jobs_state", "r%", '"r"')
+        return [*(self._open(f"{self.table}.{name}") for name in names), self._open(f"{self.table}_state.r")]
 
     def advance(self, ms: int) -> bool:
         """Move the clock."""
