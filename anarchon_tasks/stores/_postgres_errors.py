@@ -54,7 +54,7 @@ def state_of_refusal(text: str) -> str:
 
 def translate(failed: Failed, *, location: str, names: Names, secrets: Collection[str] = ()) -> StoreError:
     """Return our own error for a failed statement or connection, with no password in its text."""
-    text = failed.text
+    text = " ".join(failed.text.split())
     for secret in secrets:
         text = text.replace(secret, "***")
     state = failed.sqlstate

@@ -272,7 +272,7 @@ class TestLostConnections:
         self, server: PostgresServer, opened: Callable[..., PostgresStore], admin: Connection[Any]
     ) -> None:
         """The server undoes one of those who wait for each other (40P01); the store repeats."""
-        store = opened(f"{server.url}?application_name=dead&options=-c%20deadlock_timeout%3D1s", timeout=20)
+        store = opened(f"{server.url}?application_name=dead&options=-c%20deadlock_timeout%3D2s", timeout=20)
         store.register([Definition(name="d", fingerprint="x", document="{}")])
         with ThreadPoolExecutor(1) as thread, psycopg.connect(server.url) as other:
             other.execute("SET deadlock_timeout = '1h'")  # so that the store's is the one that is undone

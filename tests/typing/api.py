@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, assert_type
 
+import psycopg
+from psycopg_pool import ConnectionPool
+
 import anarchon_tasks
 from anarchon_tasks import (
     AnarchonError,
@@ -14,6 +17,7 @@ from anarchon_tasks import (
     JobOptions,
     LeaseLost,
     MemoryBackend,
+    PostgresBackend,
     PublishError,
     Reader,
     RedisBackend,
@@ -98,6 +102,10 @@ for backend in (
     RedisBackend("redis://cache:6379", prefix="billing:cron:"),
     RedisBackend({"host": "cache"}, strategy={"name": "lease"}, min_replicas=1, min_replicas_timeout="100ms"),
     ValkeyBackend("valkey://cache:6379"),
+    PostgresBackend("postgresql://db/shop", table="billing.runs", timeout="2s"),
+    PostgresBackend({"host": "db", "port": 5433}),
+    PostgresBackend(ConnectionPool("postgresql://db/shop", open=False)),
+    PostgresBackend(lambda: psycopg.connect("postgresql://db/shop")),
     SqliteBackend("jobs.db", table="billing", busy_timeout="2s"),
     MemoryBackend(),
 ):

@@ -71,7 +71,7 @@ def test_a_lost_connection_and_a_late_answer_are_unavailable() -> None:
 
 def test_no_secret_is_in_a_message() -> None:
     """Whatever the driver says."""
-    failed = Failed("cannot connect with hunter2")
+    failed = Failed("cannot connect\n\twith hunter2")
     error = translate(failed, location="postgresql://db/x", names=NAMES, secrets={"hunter2"})
     assert str(error) == "postgresql://db/x: cannot connect with ***"
 
