@@ -132,15 +132,18 @@ class Nodes:
         return {node.name: sender(node) for node in self._client.get_primaries()}
 
     def _by_node(self, calls: Iterable[Call]) -> list[_Group]:
-        groups: dict[str, tuple[Any, list[Call]]] = {}
+        groups: dict[str, _Group] = {}
+        nowhere = False
         for call in calls:
             try:
                 node = self._client.get_node_from_key(call.keys[0])
             except Exception as error:  # noqa: BLE001 - each driver has its own
-                self._refresh()
+                nowhere = True
                 self._note(call, error)
             else:
                 groups.setdefault(node.name, (node, []))[1].append(call)
+        if nowhere:
+            self._refresh()
         return list(groups.values())
 
     def _at_once(self, groups: list[_Group], wait: Wait | None) -> list[_Done | Exception]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 import redis
 
-from anarchon_tasks.errors import StoreUnavailable
+from anarchon_tasks.errors import StoreUnavailable, TooFewReplicas
 from anarchon_tasks.model import RunRef, Status
 from anarchon_tasks.stores._redis_nodes import Call, Nodes
 from anarchon_tasks.stores.base import Beat, Begin, BeginKind, Claim, ClaimKind, Definition, Delivered, Policy, Queued
@@ -302,3 +302,55 @@ def test_the_primary_of_the_index_is_killed(tmp_path: Path) -> None:
         assert until_answered(lambda: store.expired(limit=100)) == []
         assert until_answered(lambda: store.repair(jobs)) == [True] * 20
         poll_until(lambda: len(until_answered(lambda: store.expired(limit=100))) == 20, 5, what="the runs")
+
+
+def test_a_primary_that_hangs_is_an_outage(tmp_path: Path) -> None:
+    """A call ends with the client's timeout; what the other nodes did is found when it is repeated."""
+    here = prefix()
+    with (
+        RedisCluster(tmp_path / "cluster") as cluster,
+        redis.RedisCluster(host="127.0.0.1", port=cluster.port, socket_timeout=0.3) as client,
+    ):
+        store = RedisBackend(client, prefix=here).open()
+        jobs = [f"job-{number}" for number in range(30)]
+        register(store, jobs)
+        claims = claims_of(jobs, store.time().now_ms - 10, "instance-1")
+        hung = next(node for node in cluster.nodes if node is not cluster.primary_of(f"{here}leases"))
+        away = [cluster.primary_of(f"{{{here}{job}}}:state") is hung for job in jobs]
+        hung.pause()
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            store.claim(claims)
+        assert time.monotonic() - started < 1.5
+        others = [claim for claim, gone in zip(claims, away, strict=True) if not gone]
+        assert {answer.kind for answer in store.claim(others).answers} == {ClaimKind.WON}
+        hung.resume()
+        assert {answer.kind for answer in until_answered(lambda: store.claim(claims))} == {ClaimKind.WON}
+        assert len(client.zrange(f"{here}leases", 0, -1)) == 30
+    assert any(away)
+
+
+def test_min_replicas_counts_the_replicas_of_each_node(tmp_path: Path) -> None:
+    """Nothing runs on a grant that only its primary has, and the next claim has it when the replicas are back."""
+    here = prefix()
+    with (
+        RedisCluster(tmp_path / "cluster", replicas=1) as cluster,
+        redis.RedisCluster(host="127.0.0.1", port=cluster.port, socket_timeout=1) as client,
+    ):
+        store = RedisBackend(client, prefix=here, min_replicas=1, min_replicas_timeout="300ms").open()
+        jobs = [f"job-{number}" for number in range(30)]
+        register(store, jobs)
+        slot = store.time().now_ms - 10
+        assert {answer.kind for answer in store.claim(claims_of(jobs, slot, "instance-1")).answers} == {ClaimKind.WON}
+        replicas = cluster.nodes[cluster.primaries :]
+        for replica in replicas:
+            replica.kill()
+        fresh = [f"fresh-{number}" for number in range(30)]
+        register(store, fresh)
+        with pytest.raises(TooFewReplicas, match="0 of min_replicas=1"):
+            store.claim(claims_of(fresh, slot, "instance-1"))
+        for replica in replicas:
+            replica.start()
+        poll_until(cluster.healthy, FAILOVER_S, what="replicas that are back")
+        claims = claims_of(fresh, slot, "instance-2")
+        assert {answer.kind for answer in until_answered(lambda: store.claim(claims))} == {ClaimKind.WON}

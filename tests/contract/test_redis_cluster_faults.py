@@ -7,21 +7,21 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 
 from anarchon_tasks.errors import StoreFormatError, StoreUnavailable
 from anarchon_tasks.model import Reason, RunRef, Status
 from anarchon_tasks.stores._redis_cluster import FORMAT_S, _merged, _Part
 from anarchon_tasks.stores._redis_nodes import Nodes
-from anarchon_tasks.stores.base import BeginKind, Claim, ClaimKind, Definition, Finish, Policy
+from anarchon_tasks.stores.base import Begin, BeginKind, Claim, ClaimKind, Definition, Delivered, Finish, Policy
+from anarchon_tasks.stores.redis import RedisBackend
 from anarchon_tasks.testing import Lab
 from tests.contract.cluster_adapter import SHARED, ClusterAdapter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import redis
-
-    from tests.servers import RedisCluster
+    from tests.servers import RedisCluster, TcpProxy
 
 
 @pytest.fixture
@@ -34,6 +34,12 @@ def adapter(cluster_client: redis.RedisCluster) -> ClusterAdapter:
 def lab(adapter: ClusterAdapter) -> Lab:
     """Short ways to make each call."""
     return Lab(adapter)
+
+
+@pytest.fixture
+def score_of(cluster_client: redis.RedisCluster, adapter: ClusterAdapter) -> Callable[[str, int], float | None]:
+    """Read an entry of the index."""
+    return lambda job, slot: cluster_client.zscore(f"{adapter.prefix}leases", f"{job}:{slot}")
 
 
 # --- where things are ------------------------------------------------------------------------------------------------
@@ -177,6 +183,62 @@ def test_connections_that_nodes_closed_are_opened_again(redis_cluster: RedisClus
     assert {answer.kind for answer in lab.store.claim(claims_of(lab, jobs)).answers} == {ClaimKind.WON}
 
 
+@pytest.mark.parametrize("operation", ["claim", "begin", "finish"])
+def test_a_call_whose_replies_are_lost_is_one_call(
+    redis_cluster: RedisCluster,
+    adapter: ClusterAdapter,
+    lab: Lab,
+    score_of: Callable[[str, int], float | None],
+    tcp_proxy: Callable[[int], TcpProxy],
+    operation: str,
+) -> None:
+    """Every node has done it and no reply comes: the repeat on new connections answers as the first did."""
+    proxies = {node.port: tcp_proxy(node.port) for node in redis_cluster.nodes}
+    jobs = jobs_of(lab, 12)
+    refs = [RunRef(job, lab.base) for job in jobs]
+    with redis.RedisCluster(
+        host="127.0.0.1",
+        port=redis_cluster.port,
+        socket_timeout=5,
+        address_remap=lambda address: ("127.0.0.1", proxies[address[1]].port if address[1] in proxies else address[1]),
+    ) as lossy:
+        store = RedisBackend(lossy, prefix=adapter.prefix).open()
+        if operation == "claim":
+            claims = claims_of(lab, jobs)
+            call = lambda: store.claim(claims)  # noqa: E731
+        elif operation == "begin":
+            tokens = [lab.waiting(ref).token for ref in refs]
+            begins = [begin_of(ref, token) for ref, token in zip(refs, tokens, strict=True)]
+            call = lambda: store.begin(begins)  # noqa: E731
+        else:
+            ends = [Finish(ref=ref, token=lab.running(ref).token, status=Status.SUCCEEDED) for ref in refs]
+            call = lambda: store.finish(ends)  # noqa: E731
+        store.time()
+        for proxy in proxies.values():
+            proxy.lose_replies(match=b"EVALSHA")
+        answers = call().answers
+        assert sum(proxy.lost_replies for proxy in proxies.values()) == len(proxies)
+        again = call().answers
+    said = (lambda answer: answer) if operation == "finish" else (lambda answer: (answer.kind, answer.token))
+    assert [said(answer) for answer in again] == [said(answer) for answer in answers]
+    good = {"claim": ClaimKind.WON, "begin": BeginKind.OK, "finish": True}[operation]
+    assert {answer if operation == "finish" else answer.kind for answer in answers} == {good}
+    assert {score_of(job, lab.base) is None for job in jobs} == {operation == "finish"}
+    assert {len(lab.history(job)) for job in jobs} == {1}
+
+
+def begin_of(ref: RunRef, token: int) -> Begin:
+    """Make a begin that may be repeated."""
+    return Begin(
+        ref=ref,
+        delivery_id=uuid.uuid4().hex,
+        delivered=Delivered(message_id="m1", retries=0, worker="w1", pid=1),
+        attempt=1,
+        token=token,
+        lease_ms=600_000,
+    )
+
+
 def test_a_damaged_job_does_not_spoil_its_batch(
     cluster_client: redis.RedisCluster, adapter: ClusterAdapter, lab: Lab
 ) -> None:
@@ -226,12 +288,6 @@ def test_a_slot_on_its_way_holds_up_its_own_jobs_alone(
 
 
 # --- the index of lease ends -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def score_of(cluster_client: redis.RedisCluster, adapter: ClusterAdapter) -> Callable[[str, int], float | None]:
-    """Read an entry of the index."""
-    return lambda job, slot: cluster_client.zscore(f"{adapter.prefix}leases", f"{job}:{slot}")
 
 
 def lose_next(monkeypatch: pytest.MonkeyPatch, store: object, operation: str) -> None:

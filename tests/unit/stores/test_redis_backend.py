@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -237,6 +238,28 @@ def test_a_client_tells_where_it_leads() -> None:
     assert RedisBackend(redis.Redis(unix_socket_path="/run/x.sock", db=1)).open().location == "unix:///run/x.sock?db=1"
     primary = redis.sentinel.Sentinel([("cache", 26379)], password=SECRET).master_for("main", db=2)
     assert RedisBackend(primary).open().location == "sentinel://main/2"
+
+
+def test_a_cluster_client_tells_where_it_leads() -> None:
+    """The first node that it was given is its location, and its password is hidden, in errors too."""
+
+    class Cluster(Recorder):
+        startup_nodes = (SimpleNamespace(host="cache", port=1),)
+        nodes_manager = SimpleNamespace(connection_kwargs={"username": "worker", "password": SECRET})
+
+        def get_node_from_key(self, key: bytes) -> None:
+            raise RuntimeError(f"no node for {key!r} with {SECRET}")
+
+        def get_redis_connection(self, node: object) -> None:
+            raise AssertionError(f"there is no {node!r}")
+
+    backend = RedisBackend(Cluster())
+    store = backend.open()
+    assert store.location == "redis://worker@cache:1/0"
+    assert "client" in repr(backend)
+    with pytest.raises(StoreError, match=r"no node for .* with \*\*\*") as raised:
+        store.time()
+    assert SECRET not in str(raised.value)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
