@@ -30,7 +30,7 @@ from anarchon_tasks.stores.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 LONG_MS = 600_000
 """A lease that does not end within a test."""
@@ -57,6 +57,20 @@ class StoreAdapter(Protocol):
     def advance(self, ms: int) -> bool:
         """Move the store's clock, if that is possible; return whether it was."""
         ...
+
+
+class Alike(Protocol):
+    """What an adapter can have beside that, where a namespace has a name of one's choice."""
+
+    def alike(self) -> Sequence[LeaseStore]:
+        """Return clients of empty namespaces that look alike: heads of each other, names like the other's keys."""
+        ...
+
+
+def alike(adapter: StoreAdapter) -> Sequence[LeaseStore]:
+    """Return clients of several namespaces: those that look alike, or else any two."""
+    of_adapter: Callable[[], Sequence[LeaseStore]] | None = getattr(adapter, "alike", None)
+    return of_adapter() if of_adapter is not None else [adapter.store(), adapter.elsewhere()]
 
 
 class Lab:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anarchon_tasks.testing._suite_claims import ClaimTests, RegisterTests
 from anarchon_tasks.testing._suite_format import FormatTests
+from anarchon_tasks.testing._suite_names import NameTests
 from anarchon_tasks.testing._suite_overlap import OverlapTests, PublishTests
 from anarchon_tasks.testing._suite_repeats import RepeatTests
 from anarchon_tasks.testing._suite_store import (
@@ -11,7 +12,6 @@ from anarchon_tasks.testing._suite_store import (
     ConnectionTests,
     HistoryTests,
     IndexTests,
-    NameTests,
     TrimTests,
 )
 from anarchon_tasks.testing._suite_workers import BeginTests, FinishTests, RetryTests

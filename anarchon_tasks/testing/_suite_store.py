@@ -14,24 +14,6 @@ from anarchon_tasks.testing._lab import ALLOW, LONG_MS, MANUAL, Lab
 if TYPE_CHECKING:
     from anarchon_tasks.testing._lab import StoreAdapter
 
-HOSTILE_NAMES = (
-    "a job with spaces",
-    "ημερήσιο ☂ 日本 🎉",
-    "{braces}",
-    "}{",
-    "back\\slash/and:colon",
-    "quote'\"`;--",
-    "%00%25 %s {} ?",
-    "tab\tnew\nline",
-    "f(x) * > . .. #",
-    "x" * 1_024,
-    "Case",
-    "case",
-    " leading",
-    "-1",
-    "0",
-)
-
 
 class HistoryTests:
     """What readers are told."""
@@ -281,44 +263,6 @@ class BatchTests:
         for thread in threads:
             thread.join()
         assert sorted(name for won in wins for name in won) == sorted(names)
-
-
-class NameTests:
-    """What names and namespaces can be."""
-
-    def test_hostile_names(self, adapter: StoreAdapter) -> None:
-        """Any text can be the name of a job, and no two meet."""
-        lab = Lab(adapter)
-        for name in HOSTILE_NAMES:
-            lab.job(name)
-        tokens = {name: lab.waiting(lab.ref(1_000, name)).token for name in HOSTILE_NAMES}
-        begun = {name: lab.begin(lab.ref(1_000, name), token) for name, token in tokens.items()}
-        for name in HOSTILE_NAMES:
-            assert begun[name].kind is BeginKind.OK, name
-            assert lab.finish(lab.ref(1_000, name), begun[name].token), name
-            assert [(run.job, run.status) for run in lab.history(name)] == [(name, Status.SUCCEEDED)]
-        assert [d.name for d in lab.store.definitions().answers] == sorted(HOSTILE_NAMES)
-
-    def test_namespaces_are_isolated(self, adapter: StoreAdapter) -> None:
-        """Two namespaces share nothing."""
-        lab = Lab(adapter)
-        lab.job()
-        lab.end_lease(lab.ref(1_000), lab.running(lab.ref(1_000)).token)
-        lab.store.announce("worker", {"mail": 1})
-        other = adapter.elsewhere()
-        assert other.namespace != lab.store.namespace
-        assert other.claim([lab.ask(lab.ref(1_000))]).answers[0].kind is ClaimKind.UNREGISTERED
-        assert other.definitions().answers == []
-        assert other.history("job", limit=10).answers == []
-        assert other.expired(limit=10).answers == []
-        assert other.queues().answers == []
-        [registered] = other.register(
-            [Definition(name="job", fingerprint="1", document="{}", floor=lab.base - 5_000)]
-        ).answers
-        assert registered.changed
-        ask = lab.ask(lab.ref(1_000), floor=lab.base - 5_000)
-        assert other.claim([ask]).answers[0].kind is ClaimKind.WON
-        assert lab.history()[0].status is Status.RUNNING
 
 
 class ConnectionTests:

@@ -34,6 +34,11 @@ class ClusterAdapter:
         """Open a store with another prefix, which is the head of no other."""
         return self.backend(self.client, prefix=f"other-{self.prefix}").open()
 
+    def alike(self) -> list[LeaseStore]:
+        """Open prefixes that continue each other as keys do."""
+        ways = ("", "b:", "b:c:", "jobs:", "leases:")
+        return [self.backend(self.client, prefix=f"{self.prefix}{more}").open() for more in ways]
+
     def advance(self, ms: int) -> bool:
         """Leave the waiting to the suite."""
         del ms

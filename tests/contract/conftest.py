@@ -22,6 +22,8 @@ for _module in (
     "_suite_overlap",
     "_suite_workers",
     "_suite_store",
+    "_suite_names",
+    "_names",
     "_suite_repeats",
     "_suite_format",
     "_repeats_scheduler",

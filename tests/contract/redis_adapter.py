@@ -32,6 +32,10 @@ class RedisAdapter:
         """Open a connection with another prefix, which is the head of no other."""
         return self._open(f"other-{self.prefix}")
 
+    def alike(self) -> list[LeaseStore]:
+        """Open prefixes that continue each other as keys do, and one that is a pattern."""
+        return [self._open(f"{self.prefix}{more}") for more in ("", "b:", "b:c:", "jobs:", "leases:", "x_state:", "*:")]
+
     def advance(self, ms: int) -> bool:
         """Leave the waiting to the suite."""
         del ms

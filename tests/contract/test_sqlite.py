@@ -36,6 +36,10 @@ class SqliteAdapter:
         """Open another table in the same file."""
         return self._open('other "runs"')
 
+    def alike(self) -> list[SqliteStore]:
+        """Open tables that continue each other's names."""
+        return [self._open(table) for table in ("r", "r_", "r_x", "r.state", "r_jobs_state", "r%", '"r"')]
+
     def advance(self, ms: int) -> bool:
         """Move the clock."""
         self.clock.advance(ms / 1_000)

@@ -70,7 +70,8 @@ $$;
 
 -- name: register_one
 -- A new job owes no slot of before its instance, one whose fingerprint changed none of before the change; a job of
--- which the store lost something gets the floor that the caller still knows.
+-- which the store lost something gets the floor that the caller still knows. A name that the indexes might not hold is
+-- refused here, and not when one of its runs is to be stored.
 CREATE OR REPLACE FUNCTION {fn_register_one}(item jsonb, now_ms bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   named text := item ->> 0;
@@ -80,6 +81,9 @@ DECLARE
   had {jobs};
   changed boolean;
 BEGIN
+  IF octet_length(named) > 2500 THEN
+    RAISE 'its name has % bytes, and this store takes up to 2500: give it a shorter one', octet_length(named);
+  END IF;
   SELECT * INTO had FROM {jobs} t WHERE t.job = named;
   changed := mark <> coalesce(had.fingerprint, '');
   j := had; j.job := named;
