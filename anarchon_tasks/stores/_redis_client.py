@@ -17,7 +17,7 @@ from anarchon_tasks.stores._redis_scripts import Script, script
 from anarchon_tasks.stores.base import FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from anarchon_tasks.clock import Clock
 
@@ -106,6 +106,14 @@ def _harmless(error: Exception, secrets: Collection[str]) -> Exception | None:
     return error if _without(str(error), secrets) == str(error) else None
 
 
+def as_bytes(kwargs: Mapping[str, object]) -> dict[str, object]:
+    """Return what to give each command of a client that was made with these arguments, so that its reply is bytes.
+
+    A client of redis-py or valkey-py with `decode_responses` would read replies as text, and names of jobs may be none.
+    """
+    return {"NEVER_DECODE": True} if kwargs.get("decode_responses") else {}
+
+
 class Connection:
     """A client that opens at its first use, and again after a fork.
 
@@ -114,6 +122,7 @@ class Connection:
         client: Or one that is handed in; it is never closed.
         location: Where it leads to, for messages.
         secrets: What no message may contain.
+        options: Go with each command as arguments by name: see `as_bytes`.
 
     """
 
@@ -124,8 +133,10 @@ class Connection:
         client: Client | None = None,
         location: str,
         secrets: Collection[str] = (),
+        options: Mapping[str, object] | None = None,
     ) -> None:
         self.location = location
+        self._options = dict(options or {})
         self._make = make
         self._given = client
         self._secrets = frozenset(secret for secret in secrets if secret)
@@ -141,9 +152,9 @@ class Connection:
             StoreError: The server refuses it.
 
         """
-        client = self._get()
+        client: Any = self._get()
         try:
-            return client.execute_command(*args)
+            return client.execute_command(*args, **self._options)
         except Exception as error:  # noqa: BLE001 - each driver has its own
             raise self._ours(error, client) from _harmless(error, self._secrets)
 
@@ -161,7 +172,7 @@ class Connection:
             else:
                 pipeline = client.pipeline(transaction=False)
                 for command in commands:
-                    pipeline.execute_command(*command)
+                    pipeline.execute_command(*command, **self._options)
                 replies = pipeline.execute(raise_on_error=False)
         except Exception as error:  # noqa: BLE001 - each driver has its own
             raise self._ours(error, client) from _harmless(error, self._secrets)

@@ -16,7 +16,7 @@ from anarchon_tasks.errors import ConfigError
 from anarchon_tasks.stores import _glide
 from anarchon_tasks.stores import _redis_options as options
 from anarchon_tasks.stores import _redis_strategies as strategies
-from anarchon_tasks.stores._redis_client import Client, Connection, Scripts
+from anarchon_tasks.stores._redis_client import Client, Connection, Scripts, as_bytes
 from anarchon_tasks.stores._redis_cluster import RedisClusterStore
 from anarchon_tasks.stores._redis_nodes import is_cluster, kwargs_of
 from anarchon_tasks.stores._redis_replicas import ReplicatedScripts
@@ -239,7 +239,12 @@ def _connection(
     if target is not None and not isinstance(target, str | Mapping):
         kwargs = options.of_client(target)
         client = cast("Client", _glide.GlideClient(target)) if _glide.is_glide(target) else target
-        return Connection(client=client, location=options.location_of(kwargs), secrets=options.secrets(kwargs))
+        return Connection(
+            client=client,
+            location=options.location_of(kwargs),
+            secrets=options.secrets(kwargs),
+            options=as_bytes(kwargs),
+        )
     kwargs = options.arguments(target)
     options.check_files(kwargs)
     driver = _driver(drivers, extra)

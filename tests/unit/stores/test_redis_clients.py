@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 redis = pytest.importorskip("redis")  # the unit tests run beside the wheel, too, without any extra
 
-NAMES = ("sync", 'κλειδί "{}"\n')
+NAMES = ("sync", 'κλειδί "{}"\n', "\ud800")
 
 
 def port_of(url: str) -> int:
@@ -46,6 +46,7 @@ def test_clients_of_redis_py_and_valkey_py(
     store = (backend or RedisBackend(client, prefix=redis_prefix)).open()
     for name in NAMES:
         assert run_through(store, name) == [Status.SUCCEEDED]
+    assert [item.name for item in store.definitions().answers] == sorted(NAMES)
     assert store.location == f"redis://127.0.0.1:{port_of(redis_url)}/0"
     store.close()
     assert client.ping()
