@@ -23,6 +23,11 @@ from anarchon_tasks.stores import _urls
         "rediss://host?ssl_password=secret&db=1",
         "valkey://:secret@[::1]:6379",
         "postgresql://user:secret@host/app",
+        "postgresql://user:secret@host:1,host:2/app?sslpassword=secret",
+        "host=h user=u password=secret dbname=x",
+        "password = 'sec ret \\' secret' host=h",
+        "host=h sslpassword='secret",
+        "host=h PASSWORD=sec\\ ret dbname=x",
     ],
 )
 def test_no_password_is_shown(url: str) -> None:
@@ -45,6 +50,7 @@ def test_no_password_is_shown(url: str) -> None:
         "sqlite:////var/a:b@c.db",
         "memory://",
         "no url",
+        "host=h dbname=x application_name='a b'",
         "",
     ],
 )
@@ -58,6 +64,13 @@ def test_our_options_are_taken_off() -> None:
     url, options = _urls.split_options("redis://:p@h/0?prefix=a%3A&db=2", ours={"prefix"}, driver={"db"})
     assert url == "redis://:p@h/0?db=2"
     assert options == {"prefix": "a:"}
+
+
+def test_options_of_the_driver_stay_as_they_were_written() -> None:
+    """A `+` is a space to some and itself to others."""
+    url, options = _urls.split_options("postgresql://h/x?options=-c%20a+b&table=a+b&x", ours={"table"}, driver=None)
+    assert url == "postgresql://h/x?options=-c%20a+b&x"
+    assert options == {"table": "a b"}
 
 
 def test_unknown_option_is_refused() -> None:
