@@ -22,6 +22,7 @@ psycopg_pool = pytest.importorskip("psycopg_pool")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from psycopg import Connection
 
@@ -302,6 +303,25 @@ class TestLostConnections:
             admin.execute("ALTER DATABASE postgres RESET default_transaction_read_only")
         assert len(store.register([Definition(name="a", fingerprint="x", document="{}")]).answers) == 1
 
+    def test_the_primary_is_found_after_a_failover(
+        self, own_postgres: PostgresServer, opened: Callable[..., PostgresStore], tmp_path: Path
+    ) -> None:
+        """With all hosts in the URL; and with synchronous replication the new one has everything that was answered."""
+        with own_postgres.standby(tmp_path / "standby") as standby:
+            set_standbys(own_postgres, "*")
+            hosts = f"127.0.0.1:{standby.port},127.0.0.1:{own_postgres.port}"
+            store = opened(f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write", timeout=5)
+            poll_until(lambda: answers(store), what="the standby")
+            call = [Definition(name="a", fingerprint="x", document="{}")]
+            [before] = store.register(call).answers
+            own_postgres.kill()
+            assert not answers(store), "a standby is no primary"
+            with psycopg.connect(standby.url, autocommit=True) as connection:
+                connection.execute("SELECT pg_promote()")
+            poll_until(lambda: answers(store), what="the new primary")
+            [after] = store.register(call).answers
+            assert (before.floor, after.changed) == (after.floor, False)
+
 
 class TestRefusals:
     """A server that lets nobody in is told as what it is, without a password."""
@@ -455,6 +475,15 @@ class TestOwnership:
 def waiting(admin: Connection[Any], name: str) -> list[tuple[int, str]]:
     """Return the server's processes of an application that wait for a lock."""
     return [session for session in sessions(admin, name) if session[1] == "Lock"]
+
+
+def answers(store: PostgresStore) -> bool:
+    """Tell whether the store can be written."""
+    try:
+        store.register([Definition(name="probe", fingerprint="x", document="{}")])
+    except StoreUnavailable:
+        return False
+    return True
 
 
 def set_standbys(server: PostgresServer, names: str) -> None:

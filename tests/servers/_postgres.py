@@ -128,6 +128,20 @@ class PostgresServer(_NotAsRoot):
         access = self.data / "pg_hba.conf"
         access.write_text("\n".join([*self.access, access.read_text(encoding="utf-8")]), encoding="utf-8")
 
+    def standby(self, directory: Path) -> PostgresServer:
+        """Return a copy that follows this server once it is started; `SELECT pg_promote()` makes it a primary."""
+        copy = PostgresServer(directory)
+        source = f"host={HOST} port={self.port} user=postgres application_name={copy.directory.name}"
+        made = subprocess.run(
+            copy.as_user(self.program("pg_basebackup"), "-D", copy.data, "-d", source, "-R", "-c", "fast", "-N"),
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd="/",
+        )
+        assert made.returncode == 0, made.stdout + made.stderr
+        return copy
+
     def stop(self) -> None:
         """End the server and its connections in an orderly way. Fine when it does not run."""
         self._end(signal.SIGINT)
