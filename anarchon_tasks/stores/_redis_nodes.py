@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from anarchon_tasks.errors import StoreUnavailable
-from anarchon_tasks.stores._redis_client import translate
+from anarchon_tasks.stores._redis_client import as_bytes, translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -93,6 +93,7 @@ class Nodes:
         self._client = client
         self._location = location
         self._secrets = secrets
+        self._as_bytes = as_bytes(kwargs_of(client))
         self._connection_to = getattr(client, "get_redis_connection", None) or client.get_valkey_connection
 
     def send(self, calls: Sequence[Call], *, wait: Wait | None = None) -> None:
@@ -202,7 +203,7 @@ class Nodes:
         connection = self._connection_to(node)
         pipe = connection.pipeline(transaction=False)
         for call in calls:
-            pipe.execute_command(*call.command())
+            pipe.execute_command(*call.command(), **self._as_bytes)
         if wait is not None:
             pipe.execute_command("WAIT", *wait)
         replies: list[Any] = pipe.execute(raise_on_error=False)
@@ -218,7 +219,7 @@ class Nodes:
         for call in calls:
             call.replicas = 0
             try:
-                reply = self._client.execute_command(*call.whole())
+                reply = self._client.execute_command(*call.whole(), **self._as_bytes)
             except Exception as error:  # noqa: BLE001 - each driver has its own
                 self._note(call, error)
             else:

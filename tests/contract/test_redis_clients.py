@@ -9,12 +9,14 @@ import redis
 
 from anarchon_tasks.stores.redis import RedisBackend
 from anarchon_tasks.testing import LeaseStoreSuite
+from tests.contract.cluster_adapter import ClusterAdapter
 from tests.contract.redis_adapter import RedisAdapter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from anarchon_tasks.stores.base import LeaseStore
+    from tests.servers import RedisCluster
 
 pytestmark = pytest.mark.slow
 
@@ -61,3 +63,14 @@ class TestGlide(LeaseStoreSuite):
         adapter = ClientAdapter(client, redis_url, redis_prefix)
         yield adapter
         adapter.close()
+
+
+class TestTextsOfACluster(LeaseStoreSuite):
+    """The client of a cluster, with texts in its replies."""
+
+    @pytest.fixture
+    def adapter(self, redis_cluster: RedisCluster) -> Iterator[ClusterAdapter]:
+        """Make an empty namespace for each test."""
+        port = redis_cluster.port
+        with redis.RedisCluster(host="127.0.0.1", port=port, socket_timeout=5, decode_responses=True) as client:
+            yield ClusterAdapter(client)
