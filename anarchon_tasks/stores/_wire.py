@@ -218,7 +218,7 @@ def claimed(answer: list[Any]) -> ClaimAnswer:
         return ClaimAnswer(kind=kind, error=answer[1])
     if len(answer) == 3:  # noqa: PLR2004 - an answer without a run
         return ClaimAnswer(kind=kind, floor=answer[1], until=answer[2])
-    _, floor, until, attempt, token, status, run, tracked, trigger, *why = answer
+    _, floor, until, attempt, token, status, run, tracked, trigger, reason = answer
     return ClaimAnswer(
         kind=kind,
         floor=floor,
@@ -229,7 +229,7 @@ def claimed(answer: list[Any]) -> ClaimAnswer:
         run=run,
         tracked=tracked,
         trigger=_TRIGGERS[trigger],
-        reason=Reason(why[0]) if why and why[0] else None,
+        reason=None if reason is None else Reason(reason),
     )
 
 
