@@ -40,12 +40,15 @@ class Result:
     highest: float
     cpu_us: float | None
     """The server's CPU time for one item."""
+    call_ms: float | None
+    """How long one call of the store holds the server: nobody else is served meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
     per_second: float
     cpu_us: float | None
+    call_ms: float | None
 
 
 def measure(server: Server, url: str, plan: Plan, size: int, number: int) -> list[Result]:
@@ -78,19 +81,28 @@ def _round(server: Server, clients: Clients, number: int, model: Step) -> dict[s
     for name, limit in steps:
         step = Step(name=name, limit=limit, place=model.place, count=model.count, size=model.size)
         clients.prepare(step)
-        before = server.cpu_us()
+        before, calls_before = server.cpu_us(), server.calls()
         took = clients.run()
-        after = server.cpu_us()
+        after, calls_after = server.cpu_us(), server.calls()
         items = step.count * number
         cpu_us = None if before is None or after is None else (after - before) / items
-        rates[name] = _Rate(items / took, cpu_us)
+        rates[name] = _Rate(items / took, cpu_us, _mean_ms(calls_before, calls_after))
     return rates
+
+
+def _mean_ms(before: tuple[int, int] | None, after: tuple[int, int] | None) -> float | None:
+    if before is None or after is None or after[0] == before[0]:
+        return None
+    return (after[1] - before[1]) / (after[0] - before[0]) / 1_000
+
+
+def _median(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def _summed(name: str, rounds: list[dict[str, _Rate]], limit: str, size: int, number: int) -> Result:
     ratios = [rates[name].per_second / rates[limit].per_second for rates in rounds]
-    used = [rates[name].cpu_us for rates in rounds]
-    known = [value for value in used if value is not None]
     return Result(
         name=name,
         size=size,
@@ -99,5 +111,6 @@ def _summed(name: str, rounds: list[dict[str, _Rate]], limit: str, size: int, nu
         ratio=statistics.median(ratios),
         lowest=min(ratios),
         highest=max(ratios),
-        cpu_us=statistics.median(known) if known else None,
+        cpu_us=_median([rates[name].cpu_us for rates in rounds]),
+        call_ms=_median([rates[name].call_ms for rates in rounds]),
     )

@@ -88,6 +88,9 @@ class PostgresServer:
     def cpu_us(self) -> None:
         """Return nothing: each client has a process of its own on the server."""
 
+    def calls(self) -> None:
+        """Return nothing: a call holds nobody but its own connection."""
+
     def remove(self, name: str) -> None:
         """Drop the schema."""
         self._db.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))

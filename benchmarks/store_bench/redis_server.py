@@ -80,6 +80,11 @@ class RedisServer:
         used = self._client.info("cpu")
         return 1e6 * float(used["used_cpu_user"] + used["used_cpu_sys"])
 
+    def calls(self) -> tuple[int, int]:
+        """Return how many scripts were called, and how long they held the server."""
+        found = self._client.info("commandstats").get("cmdstat_evalsha", {"calls": 0, "usec": 0})
+        return int(found["calls"]), int(found["usec"])
+
     def remove(self, name: str) -> None:
         """Delete every key of the benchmark."""
         for keys in batches(list(self._client.scan_iter(match=f"*{name}:*", count=1_000)), _UNLINK):

@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 def head(result_of: str, limit: str) -> str:
     """Begin the table of one server."""
     names = f"{'batch':>5} {'clients':>7} {'ratio':>6} {'from':>6} {'to':>6} {'per second':>11} {'server us':>9}"
+    names += f" {'call ms':>8}"
     return f"\n{result_of}; ratios to {limit}\n  {'':34} {names}"
 
 
 def line(result: Result) -> str:
     """Tell one result."""
     cpu = "" if result.cpu_us is None else f"{result.cpu_us:.1f}"
+    call = "" if result.call_ms is None else f"{result.call_ms:.2f}"
     return (
         f"  {result.name:34} {result.size:>5} {result.clients:>7} {result.ratio:>6.2f} {result.lowest:>6.2f} "
-        f"{result.highest:>6.2f} {result.per_second:>11,.0f} {cpu:>9}"
+        f"{result.highest:>6.2f} {result.per_second:>11,.0f} {cpu:>9} {call:>8}"
     )
 
 

@@ -62,6 +62,10 @@ class Server(Protocol):
         """Return the CPU time that the server has used, in microseconds; None where that cannot be told."""
         ...
 
+    def calls(self) -> tuple[int, int] | None:
+        """Return how many calls of a store the server has executed, and for how many microseconds."""
+        ...
+
     def remove(self, name: str) -> None:
         """Remove the place and everything in it."""
         ...

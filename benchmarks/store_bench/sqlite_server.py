@@ -103,7 +103,10 @@ class SqliteServer:
         }
 
     def cpu_us(self) -> None:
-        """There is no server."""
+        """Return nothing: there is no server."""
+
+    def calls(self) -> None:
+        """Return nothing: there is no server."""
 
     def remove(self, name: str) -> None:
         """Delete the files."""
