@@ -6,7 +6,7 @@ import json
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -252,6 +252,38 @@ def test_shuffled_batches_never_deadlock(postgres_tables: EmptyTables, clients: 
     assert _deadlocks(postgres_tables) == before, done
     for move in ("claims", "beats", "queued", "begins", "ends", "expired"):
         assert sum(each.get(move, 0) for each in done) > 0, f"no call of {move} had an effect: {done}"
+
+
+def test_beats_and_begins_in_opposite_orders(postgres_tables: EmptyTables, clients: Callable[..., LeaseStore]) -> None:
+    """Two clients change the same hundred runs at once, one from the first to the last, one back: no deadlock."""
+    beating, beginning = clients(), clients()
+    now = beating.time().now_ms
+    refs = [RunRef(f"job-{at:03}", now - 1_000) for at in range(100)]
+    beating.register([replace(_definition(ref.job), floor=now - 60_000) for ref in refs])
+    message = Delivered(message_id="m", retries=0, worker="w", pid=1)
+    asks = [Begin(ref=ref, delivery_id="d", delivered=message, attempt=1, token=0, lease_ms=60_000) for ref in refs]
+    tokens = [answer.token for answer in beating.begin(asks).answers]
+    beats = [Beat(ref=ref, token=token, lease_ms=60_000) for ref, token in zip(refs, tokens, strict=True)]
+    before = _deadlocks(postgres_tables)
+
+    def many(call: Callable[[], None]) -> None:
+        for _ in range(100):
+            call()
+
+    def beat() -> None:
+        assert all(beating.beat(beats).answers)
+
+    def begin() -> None:
+        answers = beginning.begin(asks[::-1]).answers
+        assert [answer.token for answer in answers] == tokens[::-1]
+
+    with ThreadPoolExecutor(2) as threads:
+        for outcome in [threads.submit(many, beat), threads.submit(many, begin)]:
+            outcome.result()
+    beating.close()
+    beginning.close()
+    poll_until(lambda: _clients(postgres_tables) == 0, what="the end of the connections")
+    assert _deadlocks(postgres_tables) == before
 
 
 def _deadlocks(tables: EmptyTables) -> int:
