@@ -386,7 +386,7 @@ class SameAnswers(RuleBasedStateMachine):
         history: int,
         twice: bool,
     ) -> None:
-        """End a run or an attempt, as who executes it or as the parent of that process; sometimes twice in one batch."""
+        """End a run or an attempt, as who executes it or as the parent of that process; also twice in one batch."""
         ref = self.ref(pick)
         token = self.token(ref, back)
         end = Finish(
