@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.servers._process import OwnedProcess
 
 AWAY_S = 15.0
-LONG_S = 24.0
+LONG_S = 20.0
 """A task that begins before the outage and ends after it."""
 COALESCE_S = 10.0
 SAID = re.compile(r"\[[^\]]*/(?P<process>\w[\w-]*)\].*store (?P<what>does not answer|answers again)")
@@ -240,3 +240,38 @@ def test_a_store_that_is_away_delays_and_loses_nothing(
     for words in (words for of_group in said.values() for words in of_group.values()):
         assert words == ["does not answer", "answers again"], said
     assert back - gone > LEASE_S, "the lease of the long task was over when the store came back"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("store", ["redis-killed"], indirect=True)
+def test_a_scheduler_that_starts_after_an_outage_takes_no_live_run_over(
+    cluster: Cluster, store: Store, soon: Callable[[float], tuple[str, str, float]]
+) -> None:
+    """It knows nothing of the outage, and the worker has not spoken yet: the run is the worker's all the same."""
+    period, offset, due = soon(10)
+    cluster.environment |= {
+        "CLUSTER_SLOW_EVERY": period,
+        "CLUSTER_SLOW_OFFSET": offset,
+        "CLUSTER_SLOW_SECONDS": "12",
+        "CLUSTER_LEASE": "6s",
+        "CLUSTER_HEARTBEAT": "2s",
+    }
+    [first], [worker] = cluster.start(schedulers=1, workers=1)
+    cluster.wait_for("slow", "start", timeout=40)
+    first.kill()
+    store.take_away()
+    gone = time.time()
+    poll_until(lambda: time.time() >= gone + 7, 9)
+    worker.pause()
+    store.bring_back()
+    cluster.beat()
+    working = time.time()
+    poll_until(lambda: time.time() >= working + 1.5, 3)  # three times the pause between two looks for such runs
+    [run] = [run for run in cluster.history("slow") if run.slot == int(due * 1_000)]
+    assert (run.status.value, run.attempt) == ("running", 1)
+    worker.resume()
+    [line] = cluster.wait_for("slow", "end", timeout=20)
+    told = poll_until(lambda: [r for r in cluster.history("slow") if r.slot == line["slot"] and r.finished_at], 10)
+    assert [(run.status.value, run.attempt, run.refused) for run in told] == [("succeeded", 1, 0)]
+    assert len(cluster.evidence.of("slow", "start")) == 1
