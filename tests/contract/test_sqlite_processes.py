@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from anarchon_tasks.clock import SystemClock
@@ -37,6 +39,20 @@ for at in range(0, 500, 50):
     asks = [ask(name, base - 1_000, base - 5_000, f"{who}-{name}") for name in part]
     won += [a.ref.job for a, answer in zip(asks, store.claim(asks).answers) if answer.kind is ClaimKind.WON]
 print("won " + json.dumps(won), flush=True)
+"""
+)
+
+PASSER_BY = (
+    HEAD
+    + """
+path, who, base = sys.argv[1], sys.argv[2], int(sys.argv[3])
+for at in range(25):
+    store = SqliteStore(path)
+    name = f"{who}-{at}"
+    store.register([Definition(name=name, fingerprint="1", document="{}", floor=base - 5_000)])
+    [answer] = store.claim([ask(name, base - 1_000, base - 5_000, name)]).answers
+    assert answer.kind is ClaimKind.WON, answer
+    store.close()
 """
 )
 
@@ -96,6 +112,22 @@ def test_one_winner_among_processes(processes: ProcessOwner, tmp_path: Path) -> 
     ]
     assert len(won) == len(racers)
     assert sorted(name for names in won for name in names) == sorted(f"job-{at}" for at in range(500))
+
+
+def test_the_last_one_out_folds_the_log(processes: ProcessOwner, tmp_path: Path) -> None:
+    """Processes that open and close the file all the time lose nothing of each other's, and leave one sound file."""
+    path, base = tmp_path / "data" / "store.db", SystemClock().wall_ms()
+    path.parent.mkdir()
+    passers = [processes.python("-c", PASSER_BY, path, str(who), str(base)) for who in range(3)]
+    for passer in passers:
+        assert passer.wait(60) == 0, passer.tail()
+    assert [file.name for file in path.parent.iterdir()] == ["store.db"]
+    store = SqliteStore(path)
+    jobs = [f"{who}-{at}" for who in range(3) for at in range(25)]
+    assert [run and run.job for run in store.last_runs(jobs).answers] == jobs
+    store.close()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def test_connections_do_not_cross_a_fork(processes: ProcessOwner, tmp_path: Path) -> None:
