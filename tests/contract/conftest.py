@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.servers import RedisCluster, ValkeyServer
+from tests.servers import PostgresServer, RedisCluster, ValkeyServer, missing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    import psycopg
     import redis
     from valkey.cluster import ValkeyCluster
 
+    from anarchon_tasks.stores.postgres import PostgresStore
     from tests.contract.postgres_adapter import EmptyTables
 
 for _module in (
@@ -43,6 +45,47 @@ def postgres_tables(postgres_url: str) -> EmptyTables:
     store.time()
     store.close()
     return tables
+
+
+@pytest.fixture(scope="module")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A server of a module's own, on which a role called `app` needs the password `right`."""
+    psycopg = pytest.importorskip("psycopg")
+    if PostgresServer.folder() is None:
+        missing("postgres", PostgresServer.how_to_have())
+    access = ["host all app all scram-sha-256"]
+    with PostgresServer(tmp_path_factory.mktemp("postgres"), access=access) as server:
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute("CREATE ROLE app LOGIN PASSWORD 'right'")
+            connection.execute("GRANT CREATE ON SCHEMA public TO app")
+        yield server
+
+
+@pytest.fixture
+def postgres_admin(postgres_server: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
+    """A connection beside the store."""
+    import psycopg
+
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def open_postgres() -> Iterator[Callable[..., PostgresStore]]:
+    """Open stores that are closed afterwards; `table` and `timeout` have defaults."""
+    from anarchon_tasks.stores import PostgresBackend
+    from tests.contract.postgres_sessions import TIMEOUT_S
+
+    stores: list[PostgresStore] = []
+
+    def make(target: Any, **options: Any) -> PostgresStore:  # noqa: ANN401 - whatever a backend takes
+        options = {"timeout": TIMEOUT_S, "table": "connections", **options}
+        stores.append(PostgresBackend(target, **options).open())
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        store.close()
 
 
 @pytest.fixture(scope="session")
