@@ -66,7 +66,7 @@ local function decode(run, text)
     tracked = v[12], exclusive = v[13], releases = v[14], publishes = v[15], task_id = some(v[16]), parked = v[17],
     retries = v[18], delivered = some(v[19]), deadline = some(v[20]), claimed_at = some(v[21]),
     enqueued_at = some(v[22]), first_enqueued_at = some(v[23]), started_at = some(v[24]), finished_at = some(v[25]),
-    error = some(v[26]), stored = true,
+    error = some(v[26]),
   }
   s.slot, s.key = parse_run(run)
   if OPEN[s.status] then
@@ -75,15 +75,13 @@ local function decode(run, text)
   return s
 end
 
--- One table from the start, with all the places that a state may have.
+-- What may be missing is left out: a table grows, which costs as much as to make it, when it gets more than 32 fields.
 local function new_state(run, trigger, status, due, latest, tracked, exclusive)
   local slot, key = parse_run(run)
   return {
-    run = run, slot = slot, key = key, status = status, token = 0, lease_until = 0, not_before = 0, reason = nil,
-    attempt = 1, trigger = trigger, grant_id = nil, due = due, latest = latest, instance = nil, tracked = tracked,
-    exclusive = exclusive, releases = 0, publishes = 0, task_id = nil, parked = false, retries = NOT_STARTED,
-    delivered = nil, deadline = nil, claimed_at = nil, enqueued_at = nil, first_enqueued_at = nil, started_at = nil,
-    finished_at = nil, error = nil, starts = true, stored = false, active = false,
+    run = run, slot = slot, key = key, status = status, token = 0, lease_until = 0, not_before = 0, attempt = 1,
+    trigger = trigger, due = due, latest = latest, tracked = tracked, exclusive = exclusive, releases = 0,
+    publishes = 0, parked = false, retries = NOT_STARTED, starts = true, fresh = true, active = false,
   }
 end
 
@@ -91,10 +89,12 @@ end
 local function open_account(job, run)
   local state_key = key_of(job, 'state')
   local got = redis.call('HMGET', state_key, run, 'floor', 'trimmed', 'token', 'doublings')
+  local floor, trimmed = tonumber(got[2]), tonumber(got[3]) or -1
+  local token, doublings = tonumber(got[4]) or 0, tonumber(got[5]) or 0
   local account = {
-    name = job, state_key = state_key, changed = {}, was = got, open_count = nil, dropped = nil,
-    floor = tonumber(got[2]), trimmed = tonumber(got[3]) or -1,
-    token = tonumber(got[4]) or 0, doublings = tonumber(got[5]) or 0,
+    name = job, state_key = state_key, changed = {}, open_count = nil, dropped = nil,
+    floor = floor, trimmed = trimmed, token = token, doublings = doublings,
+    floor_was = floor, trimmed_was = trimmed, token_was = token, doublings_was = doublings,
   }
   return account, got[1] and decode(run, got[1]) or nil
 end
@@ -135,9 +135,9 @@ end
 
 -- Note a changed state for `commit`, and keep the lists of runs in step.
 local function put(account, state)
-  if not state.stored then
+  if state.fresh then
     redis.call('ZADD', key_of(account.name, 'slots'), int(state.slot), state.run)
-    state.stored = true
+    state.fresh = nil
   end
   local open = OPEN[state.status] or false
   if open and not state.active then
@@ -163,27 +163,30 @@ local function commit_index(account, state)
   end
 end
 
+-- What the job itself has, and what it had when its account was opened.
+local COUNTERS = {
+  'floor', 'floor_was', 'trimmed', 'trimmed_was', 'token', 'token_was', 'doublings', 'doublings_was',
+}
+
 local function commit(account)
-  local fields, n, was, dropped = {}, 0, account.was, account.dropped
-  local function set(field, value)
-    fields[n + 1], fields[n + 2], n = field, value, n + 2
+  local fields, n, dropped = {}, 0, account.dropped
+  for i = 1, #COUNTERS, 2 do
+    local name, value = COUNTERS[i], account[COUNTERS[i]]
+    if value ~= account[COUNTERS[i + 1]] then fields[n + 1], fields[n + 2], n = name, int(value), n + 2 end
   end
-  local function count(field, before, default)
-    if account[field] ~= (tonumber(before) or default) then set(field, int(account[field])) end
-  end
-  count('floor', was[2], nil)
-  count('trimmed', was[3], -1)
-  count('token', was[4], 0)
-  count('doublings', was[5], 0)
   for i = 1, #account.changed do
     local state = account.changed[i]
     commit_index(account, state)
-    if not (dropped and dropped[state.run]) then set(state.run, encode(state)) end
+    if not (dropped and dropped[state.run]) then
+      fields[n + 1], fields[n + 2], n = state.run, encode(state), n + 2
+    end
   end
   for first = 1, n, 1000 do
     redis.call('HSET', account.state_key, unpack(fields, first, math.min(first + 999, n)))
   end
-  for run in pairs(dropped or {}) do redis.call('HDEL', account.state_key, run) end
+  if dropped then
+    for run in pairs(dropped) do redis.call('HDEL', account.state_key, run) end
+  end
 end
 
 -- The first step of each operation on a run; `decide` answers as the rules do.

@@ -29,14 +29,20 @@ if FORMAT_IS_HERE then
   end
 end
 
--- cjson writes 14 digits and a token has 16: numbers are written here.
+-- cjson writes 14 digits and a token has 16: numbers are written here. Most occur many times in a batch.
+local INTS = {}
 local function int(number)
-  return string.format('%d', number)
+  local text = INTS[number]
+  if not text then
+    text = string.format('%d', number)
+    INTS[number] = text
+  end
+  return text
 end
 
 -- JSON of a number, a text, or a yes-or-no that may be missing.
 local function maybe_int(number)
-  return number and string.format('%d', number) or 'null'
+  return number and int(number) or 'null'
 end
 
 local function maybe_text(text)
