@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 TRIM_ENTRIES = 100
 """How many entries of the history one step drops at most."""
-LOWEST = 9
-"""Where a row of an account says which is the lowest slot that has a state."""
+LOWEST, HIGHEST = 9, 10
+"""Where a row of an account says which is the lowest slot that has a state, and which the highest."""
 _SIZES = (1, 2, 5, 10, 25, 50, 100)
 
+_NO_SLOTS = (2**63, -(2**63))
 _UNKNOWN: rows.Row = ()
 
 Key: TypeAlias = tuple[int, str]
@@ -54,7 +55,19 @@ class Step:
 class Account:
     """One job's account, as `rules.Account` asks for it."""
 
-    __slots__ = ("_db", "_entries", "_file", "_lowest", "_name", "_sql", "_stored", "_touched", "job", "rows")
+    __slots__ = (
+        "_db",
+        "_entries",
+        "_file",
+        "_highest",
+        "_lowest",
+        "_name",
+        "_sql",
+        "_stored",
+        "_touched",
+        "job",
+        "rows",
+    )
 
     def __init__(self, file: SqliteFile, db: sqlite3.Connection, name: str, row: rows.Row | None) -> None:
         self.rows: dict[Key, rows.Row | None] = {}
@@ -66,7 +79,7 @@ class Account:
         self._name = name
         self._stored = row[:LOWEST] if row is not None else None
         self._entries: int = row[8] if row is not None else 0
-        self._lowest: int | None = row[LOWEST] if row is not None else None
+        self._lowest, self._highest = row[LOWEST:] if row is not None and row[LOWEST] is not None else _NO_SLOTS
         self._touched: dict[Key, rows.Row | None] = {}
         """The states to write, as the table has them."""
 
@@ -79,7 +92,7 @@ class Account:
         row = self.rows.get(key, _UNKNOWN)
         if row is _UNKNOWN:
             row = None
-            if self._lowest is not None and key[0] >= self._lowest:
+            if self._lowest <= key[0] <= self._highest:
                 row = self._db.execute(self._sql["state"], (self._name, *key)).fetchone()
             self.rows[key] = row
         return row
@@ -100,8 +113,7 @@ class Account:
         """Store a run's state, new or changed."""
         row = rows.state_row(state)
         self._change(row[1:3], row)
-        if self._lowest is None or row[1] < self._lowest:
-            self._lowest = row[1]
+        self._lowest, self._highest = min(self._lowest, row[1]), max(self._highest, row[1])
 
     def _change(self, key: Key, row: rows.Row | None) -> None:
         if key not in self._touched:
@@ -110,7 +122,7 @@ class Account:
 
     def oldest(self, *, below: int, limit: int) -> Iterable[RunState]:
         """Return the states with the lowest slots below the given one, ended or not."""
-        if self._lowest is None or self._lowest >= below:
+        if self._lowest >= below:
             return []
         if any(slot < below for slot, _ in self._touched):
             changes: list[Change] = []

@@ -13,9 +13,9 @@ SELECT format, made_for FROM {format};
 INSERT INTO {format} (format, made_for) VALUES (?, ?);
 
 -- name: jobs
--- The accounts of several jobs, with the lowest slot that has a state.
+-- The accounts of several jobs, with the lowest and the highest slot that has a state.
 SELECT job, floor, trimmed, token, doublings, fingerprint, registered_at, changed_at, entries,
-       (SELECT min(slot) FROM {state} s WHERE s.job = j.job)
+       (SELECT min(slot) FROM {state} s WHERE s.job = j.job), (SELECT max(slot) FROM {state} s WHERE s.job = j.job)
 FROM {jobs} j WHERE job IN ({marks});
 
 -- name: insert_job
