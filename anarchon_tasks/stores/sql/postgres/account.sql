@@ -100,7 +100,7 @@ BEGIN
   WITH oldest AS MATERIALIZED (
     SELECT a.job, a.kept_slot, a.kept_key, o.slot, o.key, o.wake
     FROM unnest(jobs, below, kept_slots, kept_keys) AS a(job, below, kept_slot, kept_key)
-    JOIN {jobs} j ON j.job = a.job AND j.lowest < a.below
+    CROSS JOIN LATERAL (SELECT FROM {jobs} t WHERE t.job = a.job AND t.lowest < a.below OFFSET 0) j
     CROSS JOIN LATERAL (
       SELECT s.slot, s.key, s.wake FROM {state} s WHERE s.job = a.job AND s.slot < a.below ORDER BY s.slot, s.key
       LIMIT 4 + (SELECT count(*) FROM {state} c WHERE c.job = a.job AND c.wake IS NOT NULL)) o

@@ -18,7 +18,7 @@ END
 $$;
 
 -- name: reply
-CREATE OR REPLACE FUNCTION {fn_reply}(now_ms bigint, answers text[]) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION {fn_reply}(now_ms bigint, answers text[]) RETURNS text LANGUAGE sql STABLE AS $$
   SELECT '[' || now_ms || ',[' || coalesce(array_to_string(answers, ','), '') || ']]'
 $$;
 
@@ -33,6 +33,11 @@ BEGIN
       MESSAGE = 'the store needs the isolation level "read committed", and this transaction is '
         || current_setting('transaction_isolation'),
       HINT = 'Set default_transaction_isolation to "read committed" for the role or the connection.';
+  END IF;
+  IF jsonb_array_length(items) = 1 THEN
+    PERFORM CASE WHEN shared THEN pg_advisory_xact_lock_shared({namespace}, hashtext(items -> 0 ->> 0))
+                 ELSE pg_advisory_xact_lock({namespace}, hashtext(items -> 0 ->> 0)) END;
+    RETURN;
   END IF;
   PERFORM CASE WHEN shared THEN pg_advisory_xact_lock_shared({namespace}, wanted.job)
                ELSE pg_advisory_xact_lock({namespace}, wanted.job) END
@@ -52,7 +57,7 @@ CREATE OR REPLACE FUNCTION {fn_key_of}(run text) RETURNS text LANGUAGE sql IMMUT
 $$;
 
 -- name: run_of
-CREATE OR REPLACE FUNCTION {fn_run_of}(slot bigint, key text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION {fn_run_of}(slot bigint, key text) RETURNS text LANGUAGE sql STABLE AS $$
   SELECT CASE key WHEN '' THEN slot::text ELSE slot || ':' || key END
 $$;
 

@@ -24,9 +24,12 @@ DECLARE
 BEGIN
   WITH held AS MATERIALIZED (
     SELECT b.n, b.lease, s.job, s.slot, s.key
-    FROM {fn_beats}(items) b JOIN {state} s ON s.job = b.job AND s.slot = b.slot AND s.key = b.key
-    WHERE s.token = b.token AND s.status = b.phase AND s.reason IS NULL
-    ORDER BY s.job, s.slot, s.key, b.n DESC FOR NO KEY UPDATE OF s
+    FROM (SELECT * FROM {fn_beats}(items) ORDER BY job COLLATE "C", slot, key COLLATE "C", n DESC) b
+    CROSS JOIN LATERAL (
+      SELECT s.job, s.slot, s.key FROM {state} s
+      WHERE s.job = b.job AND s.slot = b.slot AND s.key = b.key
+        AND s.token = b.token AND s.status = b.phase AND s.reason IS NULL
+      FOR NO KEY UPDATE) s
   ), pushed AS (
     UPDATE {state} s SET
       lease_until = now_ms + h.lease, wake = least(s.wake, greatest(now_ms + h.lease, s.not_before))

@@ -28,14 +28,14 @@ $$;
 -- name: answer
 -- The answer to a claim, about a run; `decided`: this claim, or the one that it repeats, ended it.
 CREATE OR REPLACE FUNCTION {fn_answer}(kind text, s {state}, floor bigint, until bigint, decided boolean)
-RETURNS text LANGUAGE sql IMMUTABLE AS $$
+RETURNS text LANGUAGE sql STABLE AS $$
   SELECT json_build_array(
     kind, floor, coalesce(until, s.lease_until), s.attempt, s.token::text, s.status, {fn_run_of}(s.slot, s.key),
     s.tracked, s."trigger", CASE WHEN decided THEN s.reason END)::text
 $$;
 
 -- name: bare_answer
-CREATE OR REPLACE FUNCTION {fn_bare_answer}(kind text, floor bigint, until bigint) RETURNS text LANGUAGE sql IMMUTABLE
+CREATE OR REPLACE FUNCTION {fn_bare_answer}(kind text, floor bigint, until bigint) RETURNS text LANGUAGE sql STABLE
 AS $$
   SELECT json_build_array(kind, floor, until)::text
 $$;
@@ -103,7 +103,8 @@ BEGIN
   SELECT * INTO other FROM {fn_in_the_way}(ask, now_ms);
   IF other.job IS NOT NULL THEN
     IF {fn_overlaps}(ask, other, now_ms) THEN
-      RETURN {fn_settle}(ask, s, 'skipped', 'overlap', now_ms);
+      PERFORM {fn_settle}(ask, s, 'skipped', 'overlap', now_ms);
+      RETURN {fn_overlap_answer}(other, CASE WHEN scheduled THEN greatest(floor, ask.slot) ELSE floor END, now_ms);
     END IF;
     RETURN {fn_answer}(
       'wait', other, floor, greatest(other.lease_until, other.not_before, now_ms), false);
@@ -117,6 +118,16 @@ BEGIN
   s := {fn_grant}(s, ask, now_ms);
   PERFORM {fn_trim_for}(ask, now_ms);
   RETURN {fn_answer}('won', s, floor, NULL, false);
+END
+$$;
+
+-- name: overlap_answer
+-- A slot is skipped, and this is the run in its way: the caller sees whether that one must be recovered.
+CREATE OR REPLACE FUNCTION {fn_overlap_answer}(other {state}, floor bigint, now_ms bigint) RETURNS text LANGUAGE plpgsql
+AS $$
+BEGIN
+  other.reason := 'overlap';
+  RETURN {fn_answer}('overlap', other, floor, greatest(other.lease_until, other.not_before, now_ms), true);
 END
 $$;
 
@@ -217,7 +228,14 @@ CREATE OR REPLACE FUNCTION {fn_claim_known}(ask record, s {state}, floor bigint,
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   mine boolean := s.grant_id = ask.claim_id;
+  other {state};
 BEGIN
+  IF mine AND s.status = 'skipped' AND s.reason = 'overlap' THEN
+    SELECT * INTO other FROM {state} o
+    WHERE o.job = ask.job AND o.wake IS NOT NULL AND NOT {fn_superseded}(ask, o, now_ms)
+    ORDER BY o.slot, o.key LIMIT 1;
+    IF FOUND THEN RETURN {fn_overlap_answer}(other, floor, now_ms); END IF;
+  END IF;
   IF NOT {fn_is_open}(s.status) THEN
     RETURN {fn_answer}({fn_settled_kind}(CASE WHEN mine THEN s.status END), s, floor, NULL, mine);
   ELSIF s.lease_until > now_ms AND s.status = 'claimed' AND mine THEN

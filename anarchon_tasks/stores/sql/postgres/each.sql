@@ -73,13 +73,13 @@ END
 $$;
 
 -- name: run
--- A whole call. The settings hold for it alone: its statements look up rows of a batch by their keys, also in tables
--- that the server has no statistics of yet, and are planned once in a session.
+-- A whole call. The settings hold for it alone. Its statements look up rows of a batch by their keys, also in tables
+-- that were small or empty when a session planned them, which it does once: reading more rows than needed is made dear.
 CREATE OR REPLACE FUNCTION {fn_run}(
   operation text, items jsonb, policies jsonb, shared boolean, at bigint, newest integer
 ) RETURNS text LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
-SET plan_cache_mode = force_generic_plan SET jit = off AS $$
+SET cpu_tuple_cost = 10 SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 DECLARE
   refusal text := {fn_newer}(newest);
   now_ms bigint;

@@ -82,8 +82,8 @@ $$;
 --
 -- Payload: [most]. Reply: [now, [[ending, [job, run]], ...], whether there may be more].
 CREATE OR REPLACE FUNCTION {fn_expired}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET jit = off
-AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET cpu_tuple_cost = 10 SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 DECLARE
   refusal text := {fn_newer}(newest);
   now_ms bigint := {fn_now_ms}(at);
@@ -96,8 +96,10 @@ BEGIN
     SELECT s.job, s.slot, s.key, greatest(s.lease_until, s.not_before) AS ending
     FROM {state} s WHERE s.wake <= now_ms ORDER BY s.wake LIMIT most
   ), alive AS MATERIALIZED (
-    SELECT s.job, s.slot, s.key FROM due d JOIN {state} s ON s.job = d.job AND s.slot = d.slot AND s.key = d.key
-    WHERE d.ending > now_ms AND s.wake <= now_ms FOR NO KEY UPDATE OF s SKIP LOCKED
+    SELECT s.job, s.slot, s.key FROM due d CROSS JOIN LATERAL (
+      SELECT s.job, s.slot, s.key FROM {state} s
+      WHERE s.job = d.job AND s.slot = d.slot AND s.key = d.key AND s.wake <= now_ms FOR NO KEY UPDATE SKIP LOCKED) s
+    WHERE d.ending > now_ms
   ), moved AS (
     UPDATE {state} s SET wake = greatest(s.lease_until, s.not_before)
     FROM alive a WHERE s.job = a.job AND s.slot = a.slot AND s.key = a.key AND s.wake IS NOT NULL

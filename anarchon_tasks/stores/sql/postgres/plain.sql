@@ -2,6 +2,7 @@
 --
 -- Guarantees: an answer given here is the one that the functions for one item give, and so is what is stored. An item
 -- is plain when it is the only one of its job in the batch, and none of the conditions below makes it another case.
+-- Rows are looked up LATERAL and with OFFSET 0, so that the server starts with the items, whatever it knows of a table.
 
 -- name: plain_claims
 -- Claims that win: the slot is due and not late, follows the floor that the caller saw, nothing is to be settled before
@@ -20,7 +21,7 @@ BEGIN
     SELECT a.*, greatest(j.token + 1, now_ms * 1000) AS token, j.lowest < now_ms - a.keep_for AS has_old,
       CASE WHEN a.history_ttl IS NULL THEN 0 ELSE {fn_old_entries}(a.job, now_ms - a.history_ttl) END AS old_entries
     FROM (SELECT b.*, count(*) OVER (PARTITION BY b.job) AS number FROM {fn_asks}(items, policies) b) a
-    JOIN {jobs} j ON j.job = a.job
+    CROSS JOIN LATERAL (SELECT * FROM {jobs} t WHERE t.job = a.job OFFSET 0) j
     WHERE a.number = 1 AND a."trigger" = 'schedule' AND a.key = '' AND a.slot > j.floor AND a.floor = j.floor
       AND now_ms BETWEEN a.due AND a.latest AND a.slot >= now_ms - a.keep_for
       AND a.ranges = '[]'
@@ -63,8 +64,9 @@ BEGIN
          ELSE {fn_answer}('running', s, j.floor, greatest(s.lease_until, s.not_before), false) END)
   INTO places, said
   FROM (SELECT b.*, count(*) OVER (PARTITION BY b.job) AS number FROM {fn_asks}(items, policies) b) a
-  JOIN {jobs} j ON j.job = a.job
-  LEFT JOIN {state} s ON s.job = a.job AND s.slot = a.slot AND s.key = a.key
+  CROSS JOIN LATERAL (SELECT * FROM {jobs} t WHERE t.job = a.job OFFSET 0) j
+  LEFT JOIN LATERAL (
+    SELECT * FROM {state} t WHERE t.job = a.job AND t.slot = a.slot AND t.key = a.key OFFSET 0) s ON true
   WHERE a.number = 1 AND a."trigger" = 'schedule' AND a.slot <= j.floor
     AND (s.job IS NULL OR s.wake IS NOT NULL AND s.lease_until > now_ms
            AND (s.status <> 'claimed' OR s.grant_id <> a.claim_id));
@@ -97,8 +99,8 @@ BEGIN
         (item ->> 5)::bigint AS start_timeout, count(*) OVER (PARTITION BY item ->> 0) AS number
       FROM jsonb_array_elements(items) WITH ORDINALITY AS of_batch(item, n)
     ) a
-    JOIN {state} s ON s.job = a.job AND s.slot = a.slot AND s.key = a.key
-    JOIN {jobs} j ON j.job = a.job
+    CROSS JOIN LATERAL (SELECT * FROM {state} t WHERE t.job = a.job AND t.slot = a.slot AND t.key = a.key OFFSET 0) s
+    CROSS JOIN LATERAL (SELECT * FROM {jobs} t WHERE t.job = a.job OFFSET 0) j
     WHERE a.number = 1 AND s.token = a.token AND s.status = 'claimed' AND s.tracked
   ), waiting AS (
     UPDATE {state} s SET status = 'queued', publishes = s.publishes + 1, releases = 0, task_id = p.task_id,
@@ -123,8 +125,10 @@ BEGIN
   WITH plain AS MATERIALIZED (
     SELECT a.*, s.slot, s.key, s.attempt AS present, greatest(j.token + 1, now_ms * 1000) AS granted
     FROM (SELECT b.*, count(*) OVER (PARTITION BY b.job) AS number FROM {fn_begins}(items) b) a
-    JOIN {state} s ON s.job = a.job AND s.slot = {fn_slot_of}(a.run) AND s.key = {fn_key_of}(a.run)
-    JOIN {jobs} j ON j.job = a.job
+    CROSS JOIN LATERAL (
+      SELECT * FROM {state} t
+      WHERE t.job = a.job AND t.slot = {fn_slot_of}(a.run) AND t.key = {fn_key_of}(a.run) OFFSET 0) s
+    CROSS JOIN LATERAL (SELECT * FROM {jobs} t WHERE t.job = a.job OFFSET 0) j
     WHERE a.number = 1 AND s.status IN ('claimed', 'queued') AND NOT s.parked
       AND (s.deadline IS NULL OR now_ms <= s.deadline OR s.attempt > 1)
   ), begun AS (
@@ -155,8 +159,10 @@ BEGIN
   WITH plain AS MATERIALIZED (
     SELECT a.n, a.status AS ended, a.reason AS why, a.error AS told, s.*, j.entries + 1 - a.history AS surplus
     FROM (SELECT b.*, count(*) OVER (PARTITION BY b.job) AS number FROM {fn_ends}(items) b) a
-    JOIN {state} s ON s.job = a.job AND s.slot = {fn_slot_of}(a.run) AND s.key = {fn_key_of}(a.run)
-    JOIN {jobs} j ON j.job = a.job
+    CROSS JOIN LATERAL (
+      SELECT * FROM {state} t
+      WHERE t.job = a.job AND t.slot = {fn_slot_of}(a.run) AND t.key = {fn_key_of}(a.run) OFFSET 0) s
+    CROSS JOIN LATERAL (SELECT * FROM {jobs} t WHERE t.job = a.job OFFSET 0) j
     WHERE a.number = 1 AND NOT a.delivered AND a.token = s.token AND s.status IN ('queued', 'running')
       AND a.status <> 'interrupted'
       AND (SELECT 1 FROM {runs} r

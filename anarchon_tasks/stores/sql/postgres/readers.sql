@@ -31,7 +31,7 @@ $$;
 
 -- name: told
 -- An entry of the history, in the order of places that readers unpack.
-CREATE OR REPLACE FUNCTION {fn_told}(e {runs}) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION {fn_told}(e {runs}) RETURNS text LANGUAGE sql STABLE AS $$
   SELECT json_build_array(
     e.token::text, e.refused, e.slot, e.key, e.attempt, e."trigger", e.status, e.reason, e.tracked, e.due, e.instance,
     e.worker, e.pid, e.claimed_at, e.enqueued_at, e.started_at, e.finished_at, e.publishes, e.retries, e.task_id,
@@ -44,8 +44,8 @@ $$;
 --
 -- Payload: [limit, [job, ...]].
 CREATE OR REPLACE FUNCTION {fn_read_runs}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off SET jit = off
-AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET cpu_tuple_cost = 10 SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 DECLARE
   refusal text := {fn_newer}(newest);
   most bigint := greatest((payload ->> 0)::bigint, 0);

@@ -36,10 +36,9 @@ $$;
 CREATE OR REPLACE FUNCTION {fn_queue_until}(
   now_ms bigint, eta bigint, start_timeout bigint, doublings integer, deadline bigint
 ) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE WHEN deadline IS NULL THEN whole.until ELSE greatest(now_ms + 1, least(whole.until, deadline + 1)) END
-  FROM (
-    SELECT greatest(now_ms, eta) + greatest(least(start_timeout << doublings, 86400000), start_timeout) AS until
-  ) whole
+  SELECT greatest(
+    CASE WHEN deadline IS NOT NULL THEN now_ms + 1 END,
+    least(greatest(now_ms, eta) + greatest(least(start_timeout << doublings, 86400000), start_timeout), deadline + 1))
 $$;
 
 -- name: release_one

@@ -46,7 +46,7 @@ END
 $$;
 
 -- name: begin_answer
-CREATE OR REPLACE FUNCTION {fn_begin_answer}(kind text, s {state}, until bigint) RETURNS text LANGUAGE sql IMMUTABLE
+CREATE OR REPLACE FUNCTION {fn_begin_answer}(kind text, s {state}, until bigint) RETURNS text LANGUAGE sql STABLE
 AS $$
   SELECT CASE kind
     WHEN 'ok' THEN json_build_array(kind, s.status, until, s.attempt, s.token::text)
