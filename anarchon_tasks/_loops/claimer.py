@@ -326,6 +326,11 @@ class Claimer:
             case ClaimKind.EARLY:
                 self._wake_at(row, max(answer.until, now + 1))
                 return
+            case ClaimKind.OVERLAP if (
+                answer.run is not None and answer.run != ask.claim.ref.run and answer.until <= now
+            ):
+                # Whoever executes the run in the way is silent, and the index that tells so may have been lost.
+                self._over([RunRef.parse(row.job.name, answer.run)])
         row.failures = 0
         row.floor = answer.floor
         self._reschedule(row)

@@ -45,9 +45,10 @@ class Telling:
             self._stretches(claim, skipped=answer.kind is ClaimKind.OVERLAP)
         if answer.reason is None or answer.status is None:
             return
-        if answer.status in SETTLED:
+        status = Status.SKIPPED if answer.kind is ClaimKind.OVERLAP else answer.status
+        if status in SETTLED:
             slot = claim.ref.slot
-            self._settled(claim.ref.job, slot, slot, 1, answer.status, answer.reason)
+            self._settled(claim.ref.job, slot, slot, 1, status, answer.reason)
         else:
             tell_ended(self._tell, claim.ref, answer.attempt, answer.token, answer.status, answer.reason)
 

@@ -179,7 +179,7 @@ class ClaimAnswer:
     until: int = 0
     status: Status | None = None
     run: str | None = None
-    """The run that the answer is about: this one, or (`wait`) the one in the way."""
+    """The run that the answer is about: this one, or the one in the way (`wait`; `overlap`, as long as it is open)."""
     tracked: bool = True
     trigger: Trigger = Trigger.SCHEDULE
     reason: Reason | None = None

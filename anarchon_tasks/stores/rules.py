@@ -279,7 +279,8 @@ def _claim_new(account: Account, ask: Claim, floor: int, now: int) -> ClaimAnswe
             # What would have been superseded if this slot had won shares its fate.
             ask = replace(ask, ranges=tuple(overlapped(item) for item in ask.ranges))
             _settle_ranges(account, ask)
-            return _settle(account, ask, state, kind, Reason.OVERLAP, now)
+            _settle(account, ask, state, kind, Reason.OVERLAP, now)
+            return _overlap(account, other, now)
         return _answer(account, kind, other, max(other.lease_until, other.not_before, now))
     for other in superseded:
         _end(account, other, Status.MISSED, now, Reason.SUPERSEDED, ask.policy.history_size)
@@ -304,17 +305,31 @@ def _in_the_way(
     overlaps: tuple[ClaimKind, RunState] | None = None
     # Beside others, only claims can matter, and a job may have thousands of runs in its queue.
     for other in account.open_runs(claimed=not _exclusive(ask)):
-        both_scheduled = ask.trigger is Trigger.SCHEDULE and other.trigger is Trigger.SCHEDULE
-        older = both_scheduled and other.unstarted_claim and other.ref.slot < ask.ref.slot
-        if older and other.lease_until <= now and now > other.due + ask.policy.coalesce_ms:
+        if _superseded(ask, other, now):
             superseded.append(other)
-        elif not (_exclusive(ask) or older):
+        elif not (_exclusive(ask) or _older_claim(ask, other)):
             continue
         elif not (ask.takeover and _overlaps(ask, other, now)):
             return ClaimKind.WAIT, other
         else:
             overlaps = overlaps or (ClaimKind.OVERLAP, other)
     return overlaps
+
+
+def _older_claim(ask: Claim, other: RunState) -> bool:
+    both_scheduled = ask.trigger is Trigger.SCHEDULE and other.trigger is Trigger.SCHEDULE
+    return both_scheduled and other.unstarted_claim and other.ref.slot < ask.ref.slot
+
+
+def _superseded(ask: Claim, other: RunState, now: int) -> bool:
+    """Tell whether a claim that was never published is over, and past coalescing."""
+    return _older_claim(ask, other) and other.lease_until <= now and now > other.due + ask.policy.coalesce_ms
+
+
+def _overlap(account: Account, other: RunState, now: int) -> ClaimAnswer:
+    """Answer that a slot is skipped, and name the run in its way: the caller sees whether to recover that one."""
+    until = max(other.lease_until, other.not_before, now)
+    return replace(_answer(account, ClaimKind.OVERLAP, other, until), reason=Reason.OVERLAP)
 
 
 def _overlaps(ask: Claim, other: RunState, now: int) -> bool:
@@ -332,6 +347,10 @@ def _claim_known(account: Account, ask: Claim, state: RunState, now: int) -> Cla
     """Claim a run that has a state. None: somebody has it, or it is not its time."""
     if not state.open:
         repeated = state.grant_id == ask.claim_id
+        if repeated and (state.status, state.reason) == (Status.SKIPPED, Reason.OVERLAP):
+            for other in account.open_runs():
+                if not _superseded(ask, other, now):
+                    return _overlap(account, other, now)
         kind = _SETTLED.get(state.status, ClaimKind.DONE) if repeated else ClaimKind.DONE
         return _answer(account, kind, state, decided=repeated)
     if state.lease_until > now:

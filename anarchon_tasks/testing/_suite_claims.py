@@ -251,7 +251,6 @@ class ClaimTests:
         lab = Lab(adapter)
         for name, settled, status in (
             ("settled_as_late", Reason.NO_INSTANCE, Status.MISSED),
-            ("settled_as_overlap", Reason.OVERLAP, Status.SKIPPED),
             ("ends_as_interrupted", Reason.TAKEN_OVER, Status.INTERRUPTED),
             ("ends_as_expired", Reason.DEADLINE, Status.EXPIRED),
             ("ends_as_lost", Reason.NEVER_STARTED, Status.LOST),

@@ -30,10 +30,14 @@ class OverlapTests:
         between = SlotRange(first=slot - 1, last=slot - 1, count=1, status=Status.MISSED, reason=Reason.TOO_LATE)
         ask = lab.ask(replace(lab.ref(0), slot=slot), ranges=(between,), gap_ms=1)
         [answer] = lab.claim_all([ask])
-        assert (answer.kind, answer.run, answer.reason) == (ClaimKind.OVERLAP, ask.ref.run, Reason.OVERLAP)
+        assert (answer.kind, answer.run, answer.reason) == (ClaimKind.OVERLAP, lab.ref(1_000).run, Reason.OVERLAP)
+        assert (answer.status, answer.until) == (Status.RUNNING, earlier.until), "of the run in the way"
         assert lab.claim_all([ask]) == [answer]
         assert lab.finish(lab.ref(1_000), earlier.token)
-        assert lab.claim(ask.ref).kind is ClaimKind.DONE
+        [again] = lab.claim_all([ask])
+        assert (again.kind, again.run, again.status) == (ClaimKind.OVERLAP, ask.ref.run, Status.SKIPPED)
+        stranger = lab.claim(ask.ref)
+        assert (stranger.kind, stranger.reason) == (ClaimKind.DONE, None)
         assert lab.told() == [
             (lab.base - slot, 1, "skipped", "overlap"),
             (lab.base - slot + 1, 0, "missed", "too_late"),

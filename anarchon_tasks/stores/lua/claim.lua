@@ -23,14 +23,14 @@ local function ask_from(v)
   }
 end
 
--- Answer about a run; `decided`: this claim, or the one that it repeats, ended it.
-local function answer(account, kind, state, till, decided)
+-- Answer about a run; `reason`: why it ended, when this claim, or the one that it repeats, decided that.
+local function answer(account, kind, state, till, reason)
   local floor = int(account.floor or 0)
   if not state then return '["' .. kind .. '",' .. floor .. ',' .. int(till or 0) .. ']' end
   return '["' .. kind .. '",' .. floor .. ',' .. int(till or state.lease_until) .. ',' .. int(state.attempt)
     .. ',"' .. int(state.token) .. '","' .. state.status .. '",' .. cjson.encode(state.run)
     .. (state.tracked and ',true,"' or ',false,"') .. state.trigger .. '",'
-    .. maybe_text(decided and state.reason) .. ']'
+    .. maybe_text(reason) .. ']'
 end
 
 local function exclusive(ask)
@@ -84,7 +84,7 @@ local function settle(account, ask, state, kind, reason)
   if not joined(account, ask, state) then record_state(account, state, ask.policy.history) end
   raise_floor(account, ask)
   trim(account, ask.policy, ask.run)
-  return answer(account, kind, state, nil, true)
+  return answer(account, kind, state, nil, reason)
 end
 
 local function grant(account, state, ask)
@@ -105,25 +105,37 @@ local function overlaps(ask, other)
   return other.due + took > ask.due or 2 * took >= ask.gap
 end
 
+local function older_claim(ask, other)
+  return ask.trigger == 'schedule' and other.trigger == 'schedule' and unstarted_claim(other) and other.slot < ask.slot
+end
+
+-- Whether a claim that was never published is over, and past coalescing.
+local function is_superseded(ask, other)
+  return older_claim(ask, other) and other.lease_until <= NOW and NOW > other.due + ask.policy.coalesce
+end
+
+-- Answer that a slot is skipped, and name the run in its way: the caller sees whether that one must be recovered.
+local function overlap(account, other)
+  return answer(account, 'overlap', other, math.max(ending(other), NOW), 'overlap')
+end
+
 -- Find the open run that keeps this slot from starting: `wait` for one that only we delayed, else `overlap`. Claims that never started and are past coalescing are added to `superseded`.
 local function in_the_way(account, ask, superseded)
   local alone = exclusive(ask)
   -- Beside others, only claims can matter, and a job may have thousands of runs in its queue.
   local others = open_runs(account, not alone and function(text) return string.sub(text, 3, 9) == 'claimed' end)
-  local overlap
+  local first
   for i = 1, #others do
     local other = others[i]
-    local older = ask.trigger == 'schedule' and other.trigger == 'schedule' and unstarted_claim(other)
-      and other.slot < ask.slot
-    if older and other.lease_until <= NOW and NOW > other.due + ask.policy.coalesce then
+    if is_superseded(ask, other) then
       superseded[#superseded + 1] = other
-    elseif alone or older then
+    elseif alone or older_claim(ask, other) then
       -- After an outage, workers first have the time to say which runs have ended meanwhile.
       if not (ask.takeover and overlaps(ask, other)) then return 'wait', other end
-      overlap = overlap or other
+      first = first or other
     end
   end
-  if overlap then return 'overlap', overlap end
+  if first then return 'overlap', first end
 end
 
 local function claim_new(account, ask)
@@ -147,7 +159,8 @@ local function claim_new(account, ask)
         if range[5] == 'superseded' then range[4], range[5] = 'skipped', 'overlap' end
       end
       settle_ranges(account, ask)
-      return settle(account, ask, state, kind, 'overlap')
+      settle(account, ask, state, kind, 'overlap')
+      return overlap(account, other)
     end
     return answer(account, kind, other, math.max(other.lease_until, other.not_before, NOW))
   end
@@ -163,7 +176,7 @@ end
 local function end_by_claim(account, ask, state, status, reason)
   state.grant_id = ask.claim_id
   end_run(account, state, status, reason, ask.policy.history)
-  return answer(account, status == 'missed' and 'late' or 'done', state, nil, true)
+  return answer(account, status == 'missed' and 'late' or 'done', state, nil, reason)
 end
 
 local function recover_queued(account, ask, state)
@@ -206,10 +219,16 @@ end
 local function claim_known(account, ask, state)
   if not OPEN[state.status] then
     local repeated, kind = state.grant_id == ask.claim_id, 'done'
+    if repeated and state.status == 'skipped' and state.reason == 'overlap' then
+      local others = open_runs(account)
+      for i = 1, #others do
+        if not is_superseded(ask, others[i]) then return overlap(account, others[i]) end
+      end
+    end
     if repeated then
       kind = state.status == 'skipped' and 'overlap' or state.status == 'missed' and 'late' or 'done'
     end
-    return answer(account, kind, state, nil, repeated)
+    return answer(account, kind, state, nil, repeated and state.reason)
   end
   if state.lease_until > NOW then
     if state.status ~= 'claimed' or state.grant_id ~= ask.claim_id then return nil end

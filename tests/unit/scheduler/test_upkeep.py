@@ -179,6 +179,21 @@ def test_a_scheduler_that_just_started_takes_claims_over_at_once(world: World) -
     assert [envelope.attempt for envelope in heir.publisher.sent] == [1]
 
 
+def test_a_silent_run_that_the_index_lost_is_found_by_the_slot_that_it_blocks(world: World) -> None:
+    """The answer to that slot names the run in its way: a lost index entry cannot block a job for ever."""
+    instance, _ = running(world, "job")
+    world.store.expired = lambda **_: Reply(now_ms=world.now, answers=[])  # type: ignore[method-assign]
+    world.run(60, step=1)
+    assert len(instance.publisher.sent) == 1
+    world.pass_time("1h")
+    world.run(2)
+    assert [(envelope.ref.slot, envelope.attempt) for envelope in instance.publisher.sent] == [
+        (START + HOUR, 1),
+        (START + HOUR, 2),
+    ]
+    assert world.account()[-1] == ("skipped", "overlap", 1)
+
+
 def test_a_claim_that_an_outage_interrupted_takes_nobody_over_afterwards(world: World) -> None:
     """A recovery that got no answer is asked for again when the store is back, and leaves live workers their runs."""
     instance, _ = running(world, "job")
