@@ -6,8 +6,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from anarchon_tasks.model import RunRef, Status
-from anarchon_tasks.stores.base import ClaimKind, Definition
-from anarchon_tasks.testing._lab import ALLOW, Lab, alike
+from anarchon_tasks.stores.base import (
+    Beat,
+    Begin,
+    ClaimKind,
+    Definition,
+    Delivered,
+    Finish,
+    Park,
+    Queued,
+    Release,
+)
+from anarchon_tasks.testing._lab import ALLOW, LONG_MS, Lab, alike
 from anarchon_tasks.testing._names import check_names, hostile_names
 
 if TYPE_CHECKING:
@@ -88,19 +98,21 @@ class NameTests:
         lab = Lab(adapter)
         stores = alike(adapter)
         assert len({store.namespace for store in stores}) == len(stores)
-        for at, store in enumerate(stores):
-            _fill(lab, store, at)
+        tokens = [_fill(lab, store, at) for at, store in enumerate(stores)]
         for at, store in enumerate(stores):
             _check_own(lab, store, at)
-        for at, store in enumerate(stores[1:], 1):
+        _live(lab, stores[1], 1, tokens[1])
+        others = [(at, store) for at, store in enumerate(stores) if at != 1]
+        for at, store in others:
+            _check_own(lab, store, at)
+        for _, store in others[1:]:
             store.forget(LOOK_ALIKES)
             assert store.definitions().answers == []
-            _check_own(lab, stores[0], 0)
-            assert at
+        _check_own(lab, stores[0], 0)
 
 
-def _fill(lab: Lab, store: LeaseStore, at: int) -> None:
-    """Give a namespace its jobs, each with a run that nobody else has."""
+def _fill(lab: Lab, store: LeaseStore, at: int) -> list[int]:
+    """Give a namespace its jobs, each with a run that nobody else has; return the tokens of their claims."""
     store.register(
         [Definition(name=name, fingerprint=f"{at}", document=f"{at}", floor=lab.base - 5_000) for name in LOOK_ALIKES]
     )
@@ -108,8 +120,38 @@ def _fill(lab: Lab, store: LeaseStore, at: int) -> None:
         lab.ask(RunRef(name, lab.base - 100 - at), floor=lab.base - 5_000, policy=ALLOW, instance=f"of {at}")
         for name in LOOK_ALIKES
     ]
-    assert {answer.kind for answer in store.claim(asks).answers} == {ClaimKind.WON}
+    answers = store.claim(asks).answers
+    assert {answer.kind for answer in answers} == {ClaimKind.WON}
     store.announce("worker-1", {f"{name} {at}": at for name in LOOK_ALIKES})
+    return [answer.token for answer in answers]
+
+
+def _live(lab: Lab, store: LeaseStore, at: int, tokens: list[int]) -> None:
+    """Make every other call in a namespace: its runs are published, begun, beaten, parked, ended; or handed back."""
+    refs = [RunRef(name, lab.base - 100 - at) for name in LOOK_ALIKES]
+    first, rest = dict(zip(refs[:4], tokens, strict=False)), dict(zip(refs[4:], tokens[4:], strict=True))
+    assert all(store.release([Release(ref=ref, token=token) for ref, token in first.items()]).answers)
+    records = [Queued(ref=ref, token=token, policy=ALLOW, task_id="task-1") for ref, token in rest.items()]
+    assert all(store.queued(records).answers)
+    begins = [
+        Begin(
+            ref=ref,
+            delivery_id=f"delivery {ref.job}",
+            delivered=Delivered(message_id="task-1", retries=0, worker="worker-1", pid=1),
+            attempt=1,
+            token=token,
+            lease_ms=LONG_MS,
+        )
+        for ref, token in rest.items()
+    ]
+    begun = {ask.ref: answer.token for ask, answer in zip(begins, store.begin(begins).answers, strict=True)}
+    assert all(store.beat([Beat(ref=ref, token=token, lease_ms=1) for ref, token in begun.items()]).answers)
+    parked, *ended = begun
+    assert all(store.park([Park(ref=parked, token=begun[parked], eta_ms=0, start_timeout_ms=1)]).answers)
+    ends = [Finish(ref=ref, token=begun[ref], status=Status.FAILED, error="of this one") for ref in ended]
+    assert all(store.finish(ends).answers)
+    lab.pass_ms(1)
+    assert {parked} <= {*store.expired(limit=1_000).answers} <= {parked, *first}
 
 
 def _check_own(lab: Lab, store: LeaseStore, at: int) -> None:
