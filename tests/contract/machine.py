@@ -309,12 +309,14 @@ class SameAnswers(RuleBasedStateMachine):
         back=backs,
         lease=st.sampled_from((0, 1_000, 30_000)),
         phase=st.sampled_from((Status.RUNNING, Status.RUNNING, Status.CLAIMED)),
+        twice=st.booleans(),
     )
-    def beat(self, pick: Pick, back: int, lease: int, phase: Status) -> None:
-        """Push a lease."""
+    def beat(self, pick: Pick, back: int, lease: int, phase: Status, twice: bool) -> None:
+        """Push a lease, also twice in one batch, to two instants."""
         ref = self.ref(pick)
         item = Beat(ref=ref, token=self.token(ref, back), lease_ms=lease, phase=phase)
-        self.both(lambda store: store.beat([item]))
+        again = [replace(item, lease_ms=700)] if twice else []
+        self.both(lambda store: store.beat([item, *again]))
 
     @rule(
         pick=picks,
@@ -325,6 +327,7 @@ class SameAnswers(RuleBasedStateMachine):
         takeover=st.sampled_from((True, True, False)),
         attempt=st.integers(1, 2),
         history=st.sampled_from((3, 1_000)),
+        twice=st.booleans(),
     )
     def begin(
         self,
@@ -336,8 +339,9 @@ class SameAnswers(RuleBasedStateMachine):
         takeover: bool,
         attempt: int,
         history: int,
+        twice: bool = False,
     ) -> None:
-        """Ask to execute a run, sometimes one that the store does not know."""
+        """Ask to execute a run, sometimes one that the store does not know, also in two deliveries of one batch."""
         ref = self.ref(pick)
         ask = Begin(
             ref=ref,
@@ -351,8 +355,9 @@ class SameAnswers(RuleBasedStateMachine):
             trigger=Trigger.MANUAL if ref.key else Trigger.SCHEDULE,
             takeover=takeover,
         )
-        [answer] = self.both(lambda store: store.begin([ask]))
-        self.learn(ref, answer)
+        again = [replace(ask, delivery_id="i5")] if twice else []
+        for answer in self.both(lambda store: store.begin([ask, *again])):
+            self.learn(ref, answer)
 
     @rule(pick=picks, back=backs, eta=waits)
     def park(self, pick: Pick, back: int, eta: int) -> None:
