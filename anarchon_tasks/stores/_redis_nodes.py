@@ -157,12 +157,18 @@ class Nodes:
             except Exception as error:  # noqa: BLE001 - each driver has its own
                 done[place] = error
 
-        many = sum(len(calls) for _, calls in groups) >= _WORTH_THREADS
-        threads = [threading.Thread(target=send, args=(place,)) for place in range(1, len(groups))] if many else []
-        for thread in threads:
-            thread.start()
-        for place in range(1 if threads else len(groups)):
-            send(place)
+        threads: list[threading.Thread] = []
+        if sum(len(calls) for _, calls in groups) >= _WORTH_THREADS:
+            for place in range(1, len(groups)):
+                thread = threading.Thread(target=send, args=(place,))
+                try:
+                    thread.start()
+                except RuntimeError:  # a process that ends, or has too many, starts no more
+                    break
+                threads.append(thread)
+        for place in range(len(groups)):
+            if not 1 <= place <= len(threads):
+                send(place)
         for thread in threads:
             thread.join()
         return done

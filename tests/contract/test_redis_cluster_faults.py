@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,17 @@ def test_a_batch_is_answered_in_order(lab: Lab) -> None:
     assert kinds == [ClaimKind.WON] * 40 + [ClaimKind.RUNNING] * 40
     tokens = [answer.token for answer in reply.answers]
     assert tokens[40:] == tokens[:40][::-1]
+
+
+def test_a_process_that_can_start_no_threads_works_on(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that ends: then the nodes are asked one after the other."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError(f"can't start {thread}")
+
+    jobs = jobs_of(lab, 30)
+    monkeypatch.setattr("threading.Thread.start", start)
+    assert {answer.kind for answer in lab.store.claim(claims_of(lab, jobs)).answers} == {ClaimKind.WON}
 
 
 def test_policies_of_one_batch_are_not_mixed_up(lab: Lab) -> None:
@@ -196,6 +208,8 @@ def test_a_call_whose_replies_are_lost_is_one_call(
     proxies = {node.port: tcp_proxy(node.port) for node in redis_cluster.nodes}
     jobs = jobs_of(lab, 12)
     refs = [RunRef(job, lab.base) for job in jobs]
+    for job in jobs_of(lab, 30):  # nodes that know the scripts execute them before their replies are lost
+        lab.succeeded(RunRef(job, lab.base))
     with redis.RedisCluster(
         host="127.0.0.1",
         port=redis_cluster.port,
@@ -223,6 +237,9 @@ def test_a_call_whose_replies_are_lost_is_one_call(
     assert [said(answer) for answer in again] == [said(answer) for answer in answers]
     good = {"claim": ClaimKind.WON, "begin": BeginKind.OK, "finish": True}[operation]
     assert {answer if operation == "finish" else answer.kind for answer in answers} == {good}
+    if operation == "finish":  # what is left in the index of a run that ended goes when it is looked at
+        adapter.client.zadd(f"{adapter.prefix}leases", {f"{job}:{lab.base}": 1 for job in jobs}, xx=True)
+        assert lab.store.expired(limit=100).answers == []
     assert {score_of(job, lab.base) is None for job in jobs} == {operation == "finish"}
     assert {len(lab.history(job)) for job in jobs} == {1}
 
