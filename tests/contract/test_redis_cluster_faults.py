@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from anarchon_tasks.testing import Lab
 from tests.contract.cluster_adapter import SHARED, ClusterAdapter
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from tests.servers import RedisCluster, TcpProxy
