@@ -16,7 +16,7 @@ from anarchon_tasks.testing._lab import ALLOW, MANUAL
 pytest.importorskip("psycopg")
 
 from anarchon_tasks.stores import PostgresBackend
-from tests.contract.postgres_adapter import PostgresAdapter
+from tests.contract.postgres_adapter import OwnClock, PostgresAdapter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +31,18 @@ class TestPostgres(LeaseStoreSuite):
     def adapter(self, postgres_url: str) -> Iterator[PostgresAdapter]:
         """Make an empty namespace for each test."""
         adapter = PostgresAdapter(postgres_url)
+        yield adapter
+        adapter.close()
+
+
+@pytest.mark.slow
+class TestPostgresOnItsOwnClock(LeaseStoreSuite):
+    """The same with the server's clock, which takes its time."""
+
+    @pytest.fixture
+    def adapter(self, postgres_url: str) -> Iterator[OwnClock]:
+        """Make an empty namespace for each test."""
+        adapter = OwnClock(postgres_url)
         yield adapter
         adapter.close()
 
