@@ -1,4 +1,4 @@
-"""A store whose server decides: each batch becomes calls of one operation there, of a hundred items each."""
+"""A store whose server decides: each batch becomes calls of one operation there, of at most `chunk` items each."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-CHUNK = 100
-"""How many items one call takes: near the best rate, and the server is held for a few milliseconds at most."""
 _EXPIRED_LOOKS = 500
 _EXPIRED_CALLS = 4
 
@@ -60,6 +58,8 @@ class RemoteStore:
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()
+    chunk: ClassVar[int] = 100
+    """How many items one call takes: near the best rate, and bounds for how long others wait."""
 
     def __init__(self, operations: Operations, *, namespace: str, location: str) -> None:
         self._operations = operations
@@ -79,11 +79,16 @@ class RemoteStore:
         """Read whose lease is over."""
         return wire.index_ref(member)
 
+    def _chunks(self, items: Sequence[Q]) -> Iterator[Sequence[Q]]:
+        """Cut a batch into calls; an empty one is a call too, which tells the time."""
+        for first in range(0, max(len(items), 1), self.chunk):
+            yield items[first : first + self.chunk]
+
     def _batch(
         self, name: str, items: Sequence[Q], encode: Callable[[Sequence[Q]], object], decode: Callable[[Any], A]
     ) -> Reply[A]:
         answers, now = [], 0
-        for chunk in _chunks(items):
+        for chunk in self._chunks(items):
             now, said, *_ = self._operations.run(name, encode(chunk))
             answers += [decode(answer) for answer in said]
         return Reply(now_ms=now, answers=answers)
@@ -192,9 +197,3 @@ class RemoteStore:
             for job, entries in zip(jobs, reply.answers, strict=True)
         ]
         return Reply(now_ms=reply.now_ms, answers=newest)
-
-
-def _chunks(items: Sequence[Q]) -> Iterator[Sequence[Q]]:
-    """Cut a batch into calls; an empty one is a call too, which tells the time."""
-    for first in range(0, max(len(items), 1), CHUNK):
-        yield items[first : first + CHUNK]
