@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -49,6 +50,10 @@ _AWAY = frozenset(
     }
 )
 _AWAY_WORDS = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN")
+_RAISED_IN = re.compile(
+    r"\A(?:ERR )?(?:Error running script \(call to f_[0-9a-f]+\): ?)?(?:@user_script: ?\d+: ?)*-?(?=[A-Z])"
+)
+"""What servers before Redis 7 put before the word of an error that a command in a script raised."""
 _DENIED = frozenset({"AuthenticationError", "AuthorizationError"})  # connection errors by descent, but not by nature
 _NO_SCRIPT = ("NOSCRIPT", "No matching script")
 _LOADS = 3
@@ -83,7 +88,7 @@ def translate(error: Exception, location: str, secrets: Collection[str] = (), *,
 
     """
     names = {cls.__name__ for cls in type(error).__mro__}
-    said = str(error) or type(error).__name__
+    said = _RAISED_IN.sub("", str(error)) or type(error).__name__
     text = _without(said, secrets)
     for words, advice in _ADVICE.items():
         if words in said:

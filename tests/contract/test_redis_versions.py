@@ -6,10 +6,22 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
+from anarchon_tasks.errors import StoreUnavailable
+from anarchon_tasks.stores.redis import RedisBackend
 from anarchon_tasks.testing import LeaseStoreSuite
 from tests.contract.redis_adapter import RedisAdapter
-from tests.servers import Redis5Server, Redis62Server, Redis86Server, RedisServer, Valkey8Server, missing
+from tests.servers import (
+    Redis5Server,
+    Redis62Server,
+    Redis86Server,
+    RedisServer,
+    Valkey8Server,
+    ValkeyServer,
+    missing,
+)
+from tests.unit.stores.redis_kit import begin_of, claims_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,3 +104,49 @@ class TestRedis5(LeaseStoreSuite):
     def adapter(self, redis5: RedisServer) -> Iterator[RedisAdapter]:
         """Make an empty namespace for each test."""
         yield from _adapted(redis5)
+
+
+_CANNOT_WRITE = {
+    "OOM|used memory": (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+    "READONLY|read only": (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    "NOREPLICAS": (("CONFIG", "SET", "min-slaves-to-write", "1"), ("CONFIG", "SET", "min-slaves-to-write", "0")),
+}
+"""What a server says, and the commands that bring it to that and back."""
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """Start a server of the kind that the test is about."""
+    yield from _served(request.param, tmp_path_factory)
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        RedisServer,
+        ValkeyServer,
+        Redis86Server,
+        pytest.param(Redis5Server, marks=pytest.mark.slow),
+        pytest.param(Redis62Server, marks=pytest.mark.slow),
+        pytest.param(Valkey8Server, marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
+@pytest.mark.parametrize("said", _CANNOT_WRITE)
+def test_a_server_that_cannot_write_is_away(server: RedisServer, said: str) -> None:
+    """Full memory, a demoted primary and missing replicas are outages, in whichever words a version tells them."""
+    if said == "NOREPLICAS" and isinstance(server, Redis5Server):
+        pytest.skip("a Redis 5 lets scripts write without its replicas")
+    spoil, mend = _CANNOT_WRITE[said]
+    store = RedisBackend(server.redis_url).open()
+    asks = claims_of(store, ["sync"])
+    [won] = store.claim(asks).answers
+    with redis.Redis.from_url(server.redis_url, protocol=2) as client:
+        client.execute_command(*spoil)
+        with pytest.raises(StoreUnavailable, match=said):
+            store.claim(asks)
+        with pytest.raises(StoreUnavailable, match=said):
+            store.begin([begin_of(asks[0].ref, won.token)])
+        client.execute_command(*mend)
+    assert store.claim(asks).now_ms
+    store.close()

@@ -287,6 +287,47 @@ def test_errors_of_any_client(error: Exception, kind: type[StoreError]) -> None:
     assert caught.value.__cause__ is error
 
 
+IN_A_SCRIPT = "Error running script (call to f_4cb91861d207e5689edc816618ab68f9d6de3b44): @user_script:92: "
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "word"),
+    [
+        (
+            f"{IN_A_SCRIPT}@user_script: 92: -OOM command not allowed when used memory > 'maxmemory'.",
+            StoreUnavailable,
+            "OOM",
+        ),
+        (f"ERR {IN_A_SCRIPT}@user_script: 92: -OOM command not allowed when used", StoreUnavailable, "OOM"),
+        (
+            f"{IN_A_SCRIPT}@user_script: 92: -READONLY You can't write against a read only r",
+            StoreUnavailable,
+            "READONLY",
+        ),
+        (
+            f"{IN_A_SCRIPT}@user_script: 92: -NOREPLICAS Not enough good replicas to write.",
+            StoreUnavailable,
+            "NOREPLICAS",
+        ),
+        (f"{IN_A_SCRIPT}@user_script: 92: -MISCONF Redis is configured to save RDB snaps", StoreUnavailable, "MISCONF"),
+        ("@user_script: 92: -OOM command not allowed when used memory > 'maxmemory'.", StoreUnavailable, "OOM"),
+        (
+            "NOREPLICAS Not enough good replicas to write. script: 4cb9, on @user_script:1.",
+            StoreUnavailable,
+            "NOREPLICAS",
+        ),
+        (f"{IN_A_SCRIPT}WRONGTYPE Operation against a key holding the wrong kind of value", StoreError, "WRONGTYPE"),
+        (f"{IN_A_SCRIPT}user_script:92: attempt to index a nil value", StoreError, "user_script:92: attempt"),
+    ],
+)
+def test_errors_in_a_script(said: str, kind: type[StoreError], word: str) -> None:
+    """What a command in a script raised counts as what it is, also where a server puts the place of it first."""
+    found = translate(RuntimeError(said), "here")
+    assert type(found) is kind
+    assert word in str(found)
+    assert kind is StoreError or str(found).startswith(f"here: {word} ")
+
+
 def test_errors_of_redis_py() -> None:
     """The driver's classes are told apart by what they mean, not by their descent."""
     from redis import exceptions
