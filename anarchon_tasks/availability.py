@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("anarchon_tasks")
 
+SAID_AGAIN_S = 60.0
+"""A refusal is told again when there was none for so long."""
+
 
 class Availability:
     """Remembers since when something does not answer, and says so once when it stops and once when it returns."""
@@ -63,3 +66,19 @@ class Availability:
             "%s answers again after %.1f s", self.what, seconds, extra={"anarchon": {"event": f"{self.what}-up"}}
         )
         self._tell.emit(events.Up(what=self.what, seconds=seconds))
+
+
+class Refusals:
+    """Knows which refusals of a server are news: another text than the last one, or the same after a minute."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self._said = ""
+        self._at = 0.0
+
+    def news(self, error: BaseException) -> bool:
+        """Return whether this refusal should be told. Calls that succeed in between are no reason to repeat it."""
+        now, said = self._clock.monotonic(), str(error)
+        fresh = said != self._said or now - self._at > SAID_AGAIN_S
+        self._said, self._at = said, now
+        return fresh

@@ -74,12 +74,17 @@ class StoreLink:
         self.availability.answered(sent=sent)
         self._takes_nothing = self.availability.down
 
+    def undisturbed_s(self) -> float:
+        """Return for how long the store has answered, and its clock has not jumped."""
+        if self.availability.down:
+            return 0.0
+        jumped = float("inf") if self._jumped_at is None else self._clock.monotonic() - self._jumped_at
+        return min(self.availability.up_for(), jumped)
+
     @property
     def in_grace(self) -> bool:
         """Whether live workers must be given the time to beat before anybody is taken over."""
-        if self.availability.down or self.availability.up_for() < self._grace_s:
-            return True
-        return self._jumped_at is not None and self._clock.monotonic() - self._jumped_at < self._grace_s
+        return self.undisturbed_s() < self._grace_s
 
     @property
     def may_take_over(self) -> bool:

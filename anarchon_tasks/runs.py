@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from anarchon_tasks import events
 from anarchon_tasks._backoff import Backoff
+from anarchon_tasks.availability import Refusals
 from anarchon_tasks.clock import Clock, SystemClock
 from anarchon_tasks.current import CurrentRun
 from anarchon_tasks.errors import LeaseLost, StoreError, StoreUnavailable
@@ -88,6 +89,7 @@ class Keeper:
         self._unwritten: list[tuple[CurrentRun, Finish]] = []
         self._begun: dict[str, int] = {}
         self._announced: float | None = None
+        self._refusals = Refusals(clock=self._clock)
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -219,8 +221,8 @@ class Keeper:
         try:
             accepted = self._link.call(self.store.finish, [end]).answers[0]
         except StoreError as problem:
-            if not isinstance(problem, StoreUnavailable):  # the credentials changed, say: that passes, too
-                logger.error("the end of %s slot %s is not written yet: %s", run.job, run.slot, problem)  # noqa: TRY400
+            # Also a refusal passes: the credentials were changed, say.
+            self._tell_refusal(f"the end of {run.job} slot {run.slot}", problem)
             with self._lock:
                 self._unwritten.append((run, end))
                 self._need_thread()
@@ -332,7 +334,8 @@ class Keeper:
                 self.store.beat,
                 [Beat(ref=run.ref, token=run.token, lease_ms=int(run.lease_s * 1000)) for run in runs],
             ).answers
-        except StoreError:
+        except StoreError as error:
+            self._tell_refusal("a heartbeat", error)
             return
         refused: list[CurrentRun] = []
         with self._lock:
@@ -377,7 +380,8 @@ class Keeper:
             return
         try:
             answers = self._link.call(self.store.finish, [end for _, end in waiting]).answers
-        except StoreError:
+        except StoreError as error:
+            self._tell_refusal("the end of a run", error)
             return
         with self._lock:
             self._unwritten = [item for item in self._unwritten if item not in waiting]
@@ -396,8 +400,15 @@ class Keeper:
             begun, self._begun, self._announced = self._begun, {}, now
         try:
             self._link.call(self.store.announce, f"pid-{self._pid}", begun)
-        except StoreUnavailable:
-            return
+        except StoreError as error:
+            with self._lock:
+                self._begun, self._announced = {**begun, **self._begun}, now + RETRY_S - ANNOUNCE_S
+            self._tell_refusal("an announcement", error)
+
+    def _tell_refusal(self, what: str, error: StoreError) -> None:
+        """Tell what the store has against a call that will be repeated. Of its absence the link tells."""
+        if not isinstance(error, StoreUnavailable) and self._refusals.news(error):
+            logger.error("the store refuses %s, it is tried again: %s", what, error)
 
     def stop(self, timeout: float = 5.0) -> None:
         """Write the ends that are still unwritten, if the store answers, and end the thread. Idempotent."""

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from anarchon_tasks._backoff import Backoff
+from anarchon_tasks.availability import Refusals
 from anarchon_tasks.errors import StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("anarchon_tasks.scheduler")
 
 LONGEST_WAIT_S = 1.0
-SAID_AGAIN_S = 60.0
-"""A refusal of the store is told again when it has not refused for so long."""
 
 
 class Stepper(Protocol):
@@ -94,7 +93,7 @@ class Loop:
     def _run(self, stopping: threading.Event, previous: threading.Thread | None) -> None:
         if previous is not None:
             previous.join()
-        backoff, failures, said, since = Backoff(), 0, "", 0.0
+        backoff, failures, refusals = Backoff(), 0, Refusals(clock=self._clock)
         while not stopping.is_set():
             try:
                 pause = min(self._stepper.step(), LONGEST_WAIT_S)
@@ -105,11 +104,8 @@ class Loop:
             except StoreError as error:
                 failures += 1
                 pause = backoff.seconds(failures)
-                now = self._clock.monotonic()
-                silent, since = now - since > SAID_AGAIN_S, now
-                if str(error) != said or silent:  # steps that ask nothing of the store succeed in between
-                    said = str(error)
-                    logger.error("the store refuses, it is tried again: %s", said, extra=self._extra())  # noqa: TRY400
+                if refusals.news(error):  # steps that ask nothing of the store succeed in between
+                    logger.error("the store refuses, it is tried again: %s", error, extra=self._extra())  # noqa: TRY400
             except Exception:
                 failures += 1
                 pause = backoff.seconds(failures)

@@ -119,7 +119,7 @@ class Upkeep:
             self._queues_known = True  # before any job is registered, and so before any claim
         more = self._register_some()
         self._forget_some()
-        if not self._link.in_grace and self._search.passed(RECOVER_S):
+        if self._may_search() and self._search.passed(RECOVER_S):
             self._search_expired()
         self._repair_some()
         return 0.0 if more else STEP_S
@@ -133,6 +133,13 @@ class Upkeep:
             self._refresh.passed(QUEUES_S) or self._tracking.hopes_for(self._jobs())
         )
 
+    def _may_search(self) -> bool:
+        """Tell whether those who hold claims had the time to speak since an outage: as long as a claim lasts.
+
+        Workers get longer: until then `Claim.takeover` leaves the runs that they began to them.
+        """
+        return self._link.undisturbed_s() >= self._claim_lease_ms / 1000
+
     def _search_expired(self) -> None:
         """Look for runs whose lease is over. A reply that itself shows a jump of the store's clock counts for nothing.
 
@@ -141,7 +148,7 @@ class Upkeep:
         """
         limit = self._recover_limit
         refs = self._link.call(self._link.store.expired, limit=limit).answers
-        if not refs or self._link.in_grace:
+        if not refs or not self._may_search():
             return
         here = {job.name for job in self._jobs() if job.options.enabled}
         mine = [ref for ref in refs if ref.job in here]

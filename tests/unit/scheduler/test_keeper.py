@@ -387,6 +387,27 @@ def test_an_end_that_the_store_refused_to_take_is_written_later(
     assert "heartbeat-failed" not in caplog.text
 
 
+def test_a_store_that_refuses_heartbeats_is_told_once(
+    worker: Worker, message: Envelope, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What keeps a live worker from beating is in its log, once, and not as a traceback; then it beats again."""
+    run = worker.admitted(message)
+
+    def newer(_: str) -> None:
+        raise StoreError("format 9")
+
+    worker.store.during = newer
+    for _ in range(6):
+        worker.pass_time(10)
+    assert until(lambda: run.lost)
+    worker.store.during = None
+    for _ in range(2):
+        worker.pass_time(10)
+    assert until(lambda: not run.lost)
+    assert [record.levelname for record in caplog.records if "format 9" in record.getMessage()] == ["ERROR"]
+    assert "heartbeat-failed" not in caplog.text
+
+
 def test_an_end_whose_reply_was_lost_is_accepted(world: World, worker: Worker, message: Envelope) -> None:
     """Written twice, it counts once."""
     run = worker.admitted(message)

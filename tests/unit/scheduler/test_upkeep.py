@@ -128,6 +128,26 @@ def test_nobody_is_taken_over_in_the_grace_after_an_outage(world: World) -> None
     assert [envelope.attempt for envelope in instance.publisher.sent] == [1, 2]
 
 
+def test_a_claim_that_dies_just_after_an_outage_waits_for_its_own_end_alone(world: World) -> None:
+    """The grace is for workers: a slot whose winner was killed is late by its claim, also when the store was away."""
+    first, second = (world.instance().add(make_job("10s", track=False)) for _ in range(2))
+    for instance in (first, second):
+        instance.store.down = True
+    world.run(9)
+    for instance in (first, second):
+        instance.store.down = False
+    first.publisher.during = lambda _: world.kill(first)
+    first.publisher.down = True
+    first.store.refused = {"release", "beat"}
+    world.pass_time(1)
+    first.tick()
+    assert first not in world.instances
+    world.run(6)
+    assert second.publisher.slots == [START + 10_000]
+    world.run(10)
+    assert {status for status, _, _ in world.account()} == {"enqueued"}
+
+
 def test_nobody_is_taken_over_when_the_stores_clock_jumps(world: World) -> None:
     """A store whose clock leaps forward has not made its workers die."""
     instance, _ = running(world, "job")
