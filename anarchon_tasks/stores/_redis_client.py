@@ -50,6 +50,8 @@ _AWAY = frozenset(
     }
 )
 _AWAY_WORDS = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN")
+_DEMOTED = frozenset({"MasterDownError", "ReadOnlyError"})
+_DEMOTED_WORDS = ("MASTERDOWN", "READONLY")
 _RAISED_IN = re.compile(
     r"\A(?:ERR )?(?:Error running script \(call to f_[0-9a-f]+\): ?)?(?:@user_script: ?\d+: ?)*-?(?=[A-Z])"
 )
@@ -109,6 +111,13 @@ def _without(text: str, secrets: Collection[str]) -> str:
 def _harmless(error: Exception, secrets: Collection[str]) -> Exception | None:
     """Return an error as the cause of ours, unless its text holds a password."""
     return error if _without(str(error), secrets) == str(error) else None
+
+
+def _leave_demoted(error: Exception, client: Any) -> None:  # noqa: ANN401 - the drivers' own types
+    """Close idle connections to a server that is no primary: the next call asks again where the name leads to."""
+    if type(error).__name__ in _DEMOTED or _RAISED_IN.sub("", str(error)).startswith(_DEMOTED_WORDS):
+        with contextlib.suppress(Exception):
+            client.connection_pool.disconnect(inuse_connections=False)
 
 
 def as_bytes(kwargs: Mapping[str, object]) -> dict[str, object]:
@@ -185,6 +194,8 @@ class Connection:
 
     def _ours(self, error: Exception, client: Client) -> StoreError:
         closed = self._given is None and self._client is not client  # under our hands, by another thread
+        if self._given is None:
+            _leave_demoted(error, client)
         return translate(error, self.location, self._secrets, passing=closed)
 
     def close(self) -> None:

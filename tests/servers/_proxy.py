@@ -71,6 +71,11 @@ class TcpProxy:
         with self._lock:
             self._delay_s = seconds
 
+    def move(self, target_port: int) -> None:
+        """Lead new connections to another server; those that are open stay where they are."""
+        with self._lock:
+            self._target = (self._target[0], target_port)
+
     def half_open(self) -> None:
         """Keep all connections open, accept new ones, and carry nothing until `restore`."""
         self._flowing.clear()
@@ -120,12 +125,12 @@ class TcpProxy:
                 return
             with self._lock:
                 self.connections += 1
-                refusing = self._refusing
+                refusing, target = self._refusing, self._target
             if refusing:
                 _reset(client)
                 continue
             try:
-                server = socket.create_connection(self._target, timeout=5)
+                server = socket.create_connection(target, timeout=5)
             except OSError:
                 _reset(client)
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,7 +10,8 @@ from anarchon_tasks.errors import ConfigError, StoreError, StoreUnavailable
 from anarchon_tasks.stores import backend_from_url
 from anarchon_tasks.stores.base import Definition
 from anarchon_tasks.stores.redis import RedisBackend
-from tests.servers import Certificates, RedisServer, TlsRedisServer, missing
+from tests.servers import Certificates, RedisServer, TcpProxy, TlsRedisServer, missing, poll_until
+from tests.unit.stores.redis_kit import claims_of, run_through
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,3 +118,31 @@ def test_databases_share_nothing(own_redis: RedisServer) -> None:
     first.register([Definition(name="sync", fingerprint="f", document="{}")])
     assert second.definitions().answers == []
     assert [item.name for item in first.definitions().answers] == ["sync"]
+
+
+# --- a failover behind a name ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("min_replicas", [0, 1])
+@pytest.mark.parametrize("package", ["redis", "valkey"])
+def test_a_demoted_server_is_left(package: str, min_replicas: int, own_redis: RedisServer, tmp_path: Path) -> None:
+    """A name that leads to another server is followed, though the demoted one keeps its connections open."""
+    pytest.importorskip(package)
+    with RedisServer(tmp_path / "second") as second, TcpProxy(own_redis.port) as proxy:
+        old, new = redis.Redis(port=own_redis.port), redis.Redis(port=second.port)
+        new.replicaof("127.0.0.1", own_redis.port)
+        poll_until(lambda: new.info("replication")["master_link_status"] == "up", what="the replica")
+        url = f"{package}://127.0.0.1:{proxy.port}?min_replicas={min_replicas}"
+        store: Any = backend_from_url(url).open()
+        asks = claims_of(store, ["sync"])
+        store.claim(asks)
+        proxy.move(second.port)
+        new.replicaof("NO", "ONE")
+        old.replicaof("127.0.0.1", second.port)
+        poll_until(lambda: old.info("replication")["master_link_status"] == "up", what="the replica")
+        with pytest.raises(StoreUnavailable):
+            store.claim(asks)
+        assert run_through(store, "other")
+        store.close()
+        old.close()
+        new.close()
