@@ -1,4 +1,4 @@
-"""The suite is no test module, so its assertions must be told to explain themselves."""
+"""Empty stores on real servers, for the conformance suite."""
 
 from __future__ import annotations
 
@@ -17,21 +17,6 @@ if TYPE_CHECKING:
 
     from anarchon_tasks.stores.postgres import PostgresStore
     from tests.contract.postgres_adapter import EmptyTables
-
-for _module in (
-    "_lab",
-    "_suite_claims",
-    "_suite_overlap",
-    "_suite_workers",
-    "_suite_store",
-    "_suite_names",
-    "_names",
-    "_suite_repeats",
-    "_suite_format",
-    "_repeats_scheduler",
-    "_repeats_workers",
-):
-    pytest.register_assert_rewrite(f"anarchon_tasks.testing.{_module}")
 
 
 @pytest.fixture
