@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from anarchon_tasks._durations import Duration, to_ms
 from anarchon_tasks.errors import ConfigError
+from anarchon_tasks.stores import _postgres_forks, _urls
 from anarchon_tasks.stores import _postgres_options as options
-from anarchon_tasks.stores import _urls
 from anarchon_tasks.stores._backends import DEFAULT_TABLE
 from anarchon_tasks.stores._postgres_schema import Names, ddl
 
@@ -58,6 +58,8 @@ class PostgresBackend:
         elif isinstance(self.postgres, Mapping):
             object.__setattr__(self, "postgres", dict(self.postgres))
         options.check_target(self.postgres)
+        if options.is_pool(self.postgres):
+            _postgres_forks.note(self.postgres)  # stores may be opened in other processes, later
         Names(self.table)
         if to_ms(self.timeout, option="timeout") <= 0:
             raise ConfigError(f"timeout={self.timeout!r} is too short: use 5 seconds, or what your server needs")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 
+from anarchon_tasks.stores import _postgres_forks
 from anarchon_tasks.stores._postgres_calls import Failed, in_transaction, is_broken
 from anarchon_tasks.stores._postgres_errors import state_of_refusal
 
@@ -159,7 +160,7 @@ class GivenPool:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._pid = os.getpid() if not getattr(pool, "closed", False) else None
+        self._opened = _postgres_forks.note(pool)
 
     @contextmanager
     def lent(self) -> Iterator[Connection[Any]]:
@@ -169,9 +170,7 @@ class GivenPool:
             Failed: The pool has none, or belongs to another process, or lends one that is in a transaction.
 
         """
-        if self._pid is None:
-            self._pid = os.getpid()
-        if self._pid != os.getpid():
+        if self._opened.elsewhere():
             raise Failed(
                 "the pool was open before this process was forked, so its connections belong to the other process: "
                 "give the store a URL, or a function that opens a connection"

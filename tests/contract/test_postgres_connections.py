@@ -27,6 +27,15 @@ if TYPE_CHECKING:
     from tests.servers import PostgresServer, ProcessOwner, TcpProxy
 
 
+WAYS = {
+    "open": "pool = make(True); backend = PostgresBackend(pool, table='prefork')",
+    "opened later": "pool = make(False); backend = PostgresBackend(pool, table='prefork'); pool.open()",
+    "given in the child": "pool = make(True); backend = None",
+    "of another kind": "pool = Other(make(True)); backend = PostgresBackend(pool, table='prefork')",
+}
+"""How a pool can come through a fork."""
+
+
 class TestRefusals:
     """A server that lets nobody in is told as what it is, without a password."""
 
@@ -119,6 +128,23 @@ class TestOwnership:
         process = processes.start(sys.executable, "-W", "ignore", "-c", code, name="fork")
         assert process.wait(60) == 0, process.tail()
         assert "parent still has its connection" in process.output()
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_pool_that_came_through_a_fork_is_refused_in_the_children(
+        self, postgres_server: PostgresServer, processes: ProcessOwner, way: str
+    ) -> None:
+        """However late the children open their stores, as prefork workers do: two of them would share its sockets."""
+        code = PREFORK.format(url=postgres_server.url, way=WAYS[way])
+        process = processes.start(sys.executable, "-W", "ignore", "-c", code, name="prefork")
+        assert process.wait(60) == 0, process.tail()
+
+    def test_a_pool_that_is_opened_after_the_fork_is_used(
+        self, postgres_server: PostgresServer, processes: ProcessOwner
+    ) -> None:
+        """The child opened it itself, though the backend was made before."""
+        code = LATER.format(url=postgres_server.url)
+        process = processes.start(sys.executable, "-W", "ignore", "-c", code, name="later")
+        assert process.wait(60) == 0, process.tail()
 
     def test_a_pool_of_the_users_is_used_and_left_open(
         self,
@@ -242,4 +268,53 @@ for end in ("exit", "_exit", "close"):
 pooled.time()
 pool.close()
 print("parent still has its connection")
+"""
+
+
+PREFORK = """
+import os, psycopg_pool
+from anarchon_tasks.errors import StoreError, StoreUnavailable
+from anarchon_tasks.stores import PostgresBackend
+
+class Other:
+    __slots__ = ("inner",)  # neither a weak reference nor `closed`
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def connection(self):
+        return self.inner.connection()
+
+def make(opened):
+    return psycopg_pool.ConnectionPool({url!r}, min_size=1, max_size=1, open=opened)
+
+{way}
+for _ in range(2):
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            (backend or PostgresBackend(pool, table="prefork")).open().time()
+        except StoreError as error:
+            code = 0 if "before this process was forked" in str(error) and type(error) is StoreError else 2
+        os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+(backend or PostgresBackend(pool, table="prefork")).open().time()
+getattr(pool, "inner", pool).close()
+"""
+
+LATER = """
+import os, psycopg_pool
+from anarchon_tasks.stores import PostgresBackend
+
+pool = psycopg_pool.ConnectionPool({url!r}, min_size=1, max_size=1, open=False)
+store = PostgresBackend(pool, table="later").open()
+if os.fork() == 0:
+    pool.open()
+    store.time()
+    pool.close()
+    os._exit(0)
+_, status = os.wait()
+assert status == 0, status
 """
