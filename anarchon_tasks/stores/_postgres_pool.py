@@ -175,19 +175,25 @@ class GivenPool:
                 "the pool was open before this process was forked, so its connections belong to the other process: "
                 "give the store a URL, or a function that opens a connection"
             )
-        with contextlib.ExitStack() as stack:
-            try:
-                connection = stack.enter_context(self._pool.connection())
-            except psycopg.Error as error:
-                raise _refused(error) from error
-            if in_transaction(connection) and not is_broken(connection):
-                raise Failed("the pool lends a connection that is in a transaction: let it commit or roll back before")
-            try:
-                yield connection
-            except Failed as failed:
-                if failed.broken:
-                    _finish(connection)
+        thrown: BaseException | None = None
+        try:
+            with self._pool.connection() as connection:
+                _check(connection, "the pool lends", "let it commit or roll back before")
+                try:
+                    yield connection
+                except BaseException as error:
+                    thrown = error
+                    if isinstance(error, Failed) and error.broken:
+                        _finish(connection)
+                    raise
+        except Failed:
+            raise
+        except Exception as error:
+            if error is thrown:
                 raise
+            raise _refused(error, "the pool") from error
+        if thrown is not None:  # the pool kept it to itself
+            raise thrown
 
     def forget_idle(self) -> None:
         """Leave that to the pool."""
@@ -209,21 +215,29 @@ def connecting(parameters: Mapping[str, Any]) -> Callable[[], Connection[Any]]:
 def _opened(make: Callable[[], Connection[Any]]) -> Connection[Any]:
     try:
         connection = make()
-    except psycopg.Error as error:
-        raise _refused(error) from error
-    if not hasattr(connection, "pgconn"):
-        kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
-        raise Failed(f"the function that opens connections returned {kind}, which is not a connection of psycopg 3")
-    if in_transaction(connection) and not is_broken(connection):
-        raise Failed(
-            "the function that opens connections returned one that is in a transaction: let it return a new "
-            "connection each time, which the store then closes"
-        )
+    except Exception as error:
+        raise _refused(error, "the function that opens connections") from error
+    advice = "let it return a new connection each time, which the store then closes"
+    _check(connection, "the function that opens connections returned", advice)
     return connection
 
 
-def _refused(error: psycopg.Error) -> Failed:
-    text = " ".join(str(error).split()) or type(error).__name__
+def _check(connection: Connection[Any], said: str, advice: str) -> None:
+    """Refuse what a store cannot use; a lost connection is found out when it is used."""
+    if not hasattr(connection, "pgconn"):
+        kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
+        raise Failed(f"{said} {kind}, which is not a connection of psycopg 3")
+    if in_transaction(connection) and not is_broken(connection):
+        raise Failed(f"{said} one that is in a transaction: {advice}")
+
+
+def _refused(error: Exception, source: str) -> Failed:
+    text = " ".join(str(error).split())
+    if not isinstance(error, psycopg.Error):
+        # Whatever asks a service for a password, or waits for a connection, may do better later.
+        kind = type(error).__name__
+        return Failed(f"{source} failed: {kind}" + (f": {text}" if text else ""), broken=True, late=True)
+    text = text or type(error).__name__
     away = isinstance(error, psycopg.OperationalError)
     return Failed(text, sqlstate=error.sqlstate or state_of_refusal(text), broken=away, late=away)
 

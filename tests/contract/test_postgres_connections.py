@@ -27,6 +27,27 @@ if TYPE_CHECKING:
     from tests.servers import PostgresServer, ProcessOwner, TcpProxy
 
 
+class Returning:
+    """A pool that fails, or keeps errors to itself, when a connection comes back."""
+
+    def __init__(self, url: str, end: str) -> None:
+        self.url = url
+        self.end = end
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection[Any]]:
+        """Lend one."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            try:
+                yield connection
+            except StoreError:
+                if self.end == "keeps":
+                    return
+                raise
+        if self.end == "fails":
+            raise OSError("cannot take it back")
+
+
 WAYS = {
     "open": "pool = make(True); backend = PostgresBackend(pool, table='prefork')",
     "opened later": "pool = make(False); backend = PostgresBackend(pool, table='prefork'); pool.open()",
@@ -169,6 +190,17 @@ class TestOwnership:
                 )
                 [(pid, _)] = sessions(postgres_admin, f"pooled{autocommit}")
                 postgres_admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+                store.time()
+
+    def test_a_pool_that_fails_to_take_a_connection_back_is_an_outage(
+        self, postgres_server: PostgresServer, open_postgres: Callable[..., PostgresStore]
+    ) -> None:
+        """An error of the store's own passes such a pool, also one that would keep it."""
+        with pytest.raises(StoreUnavailable, match="the pool failed: OSError: cannot take it back"):
+            open_postgres(Returning(postgres_server.url, "fails"), table="returning").time()
+        for end in ("keeps", "raises"):
+            store = open_postgres(Returning(postgres_server.url, end), table="nobody_made_it", create=False)
+            with pytest.raises(StoreUnavailable, match="holds no anarchon-tasks store"):
                 store.time()
 
     def test_a_pool_gets_no_connection_back_that_waits_for_an_answer(

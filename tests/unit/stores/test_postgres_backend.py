@@ -191,6 +191,45 @@ class TestConnections:
         with pytest.raises(StoreUnavailable, match="couldn't get a connection after 30"):
             self.store(Empty()).time()
 
+    @pytest.mark.parametrize(
+        "error", [OSError("no route to the token service"), TimeoutError(), ZeroDivisionError("x")]
+    )
+    def test_whatever_a_function_or_pool_raises_is_an_outage(self, error: Exception) -> None:
+        """Callers handle no other error: one that names the function or the pool, and what it raised."""
+
+        def connect() -> None:
+            raise error
+
+        class Broken:
+            @contextmanager
+            def connection(self) -> Iterator[None]:
+                raise error
+                yield
+
+        class BrokenAtOnce:
+            def connection(self) -> None:
+                raise error
+
+        said = f"{type(error).__name__}{': ' if str(error) else ''}{error}$"
+        for target, source in ((connect, "the function that opens connections"), (Broken(), "the pool")):
+            with pytest.raises(StoreUnavailable, match=f"{source} failed: {said}"):
+                self.store(target).time()
+        with pytest.raises(StoreUnavailable, match=f"the pool failed: {said}"):
+            self.store(BrokenAtOnce()).time()
+
+    def test_a_pool_that_lends_something_else_is_refused(self) -> None:
+        """For example a connection of psycopg2."""
+
+        class Pool:
+            @contextmanager
+            def connection(self) -> Iterator[object]:
+                yield object()
+
+        with pytest.raises(
+            StoreError, match=r"the pool lends builtins\.object, which is not a connection of psycopg 3"
+        ):
+            self.store(Pool()).time()
+
     def test_the_location_of_a_pool_is_what_the_pool_tells(self) -> None:
         """Its address without the password, from its text and its arguments."""
 
