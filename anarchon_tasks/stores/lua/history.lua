@@ -1,7 +1,13 @@
 -- The history of a job: one entry for each ended attempt and each stretch of slots.
 --
 -- Guarantees: an attempt has one entry, and a later one takes its place; entries are ordered by slot, key and attempt,
--- and the newest `keep` remain.
+-- and the newest `keep` remain. What is more than that, or too old, goes oldest first, and a step removes only so many:
+-- a history whose size was lowered does not hold up the server.
+local TRIM_ENTRIES = 100
+
+local function trim_entries(results, surplus)
+  if surplus > 0 then redis.call('ZREMRANGEBYRANK', results, 0, int(math.min(surplus, TRIM_ENTRIES) - 1)) end
+end
 
 -- What orders entries of one slot, as bytes: the key (closed by two zero bytes, its own zeros escaped), the attempt.
 local function mark_of(key)
@@ -17,7 +23,7 @@ local function record(account, slot, key, attempt, text, keep)
     if string.sub(beside[i], 1, #mark) == mark then redis.call('ZREM', results, beside[i]) end
   end
   redis.call('ZADD', results, int(slot), mark .. text)
-  redis.call('ZREMRANGEBYRANK', results, 0, int(-keep - 1))
+  trim_entries(results, redis.call('ZCARD', results) - keep)
 end
 
 -- The entry of a state's current attempt. Token and refusals come first, for `refuse`.
@@ -44,12 +50,13 @@ local function record_range(account, range, keep)
   record(account, last, '', 0, text, keep)
 end
 
--- Remove the entries of slots before the given one, and a hundred of the attempts that started before it.
+-- Remove a hundred entries of slots before the given one, and as many of the attempts that started before it.
 local function forget(account, before)
-  redis.call('ZREMRANGEBYSCORE', key_of(account.name, 'results'), '-inf', '(' .. int(before))
+  local results = key_of(account.name, 'results')
+  trim_entries(results, redis.call('ZCOUNT', results, '-inf', '(' .. int(before)))
   if before <= 0 then return end
   local runs = key_of(account.name, 'runs')
-  local old = redis.call('XRANGE', runs, '-', int(before - 1), 'COUNT', 100)
+  local old = redis.call('XRANGE', runs, '-', int(before - 1), 'COUNT', TRIM_ENTRIES)
   for i = 1, #old do redis.call('XDEL', runs, old[i][1]) end
 end
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
-from anarchon_tasks.model import Status
+from anarchon_tasks.model import Reason, Status
 from anarchon_tasks.stores import _remote
 from anarchon_tasks.stores._redis_client import Connection
 from anarchon_tasks.stores.base import (
@@ -20,6 +20,7 @@ from anarchon_tasks.stores.base import (
     ClaimKind,
     Definition,
     Finish,
+    Policy,
 )
 from anarchon_tasks.stores.redis import RedisBackend, RedisStore, ValkeyBackend
 from tests.unit.stores.redis_kit import begin_of, claims_of, run_through
@@ -398,3 +399,18 @@ def test_repair_brings_back_lost_entries(store: RedisStore, redis_url: str, redi
     assert store.expired(limit=10).answers == []
     assert store.repair(["sync", uuid.uuid4().hex]).answers == [True, True]
     assert store.expired(limit=10).answers == [ask.ref]
+
+
+@pytest.mark.parametrize("policy", [Policy(history_size=10), Policy(history_ttl_ms=60_000)], ids=["size", "ttl"])
+def test_a_long_history_is_trimmed_in_bounded_steps(
+    store: RedisStore, redis_url: str, redis_prefix: str, policy: Policy
+) -> None:
+    """A history that suddenly has too much loses a hundred of its oldest entries in each step."""
+    client = redis.Redis.from_url(redis_url)
+    results = f"{{{redis_prefix}sync}}:results"
+    client.zadd(results, {f"\0\x000000{slot}": slot for slot in range(300)})
+    [ask] = claims_of(store, ["sync"])
+    late = {"latest_ms": ask.due_ms, "late_reason": Reason.NO_INSTANCE, "policy": policy}
+    assert store.claim([Claim(**{**_fields(ask), **late})]).answers[0].kind is ClaimKind.LATE
+    assert client.zrange(results, 0, 0, withscores=True)[0][1] == 100
+    assert client.zcard(results) == 201
