@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 import threading
 from contextlib import contextmanager, suppress
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING
 from anarchon_tasks.clock import SystemClock
 from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
 from anarchon_tasks.stores import _mounts, _sql
-from anarchon_tasks.stores._sqlite_pool import Connection, Pool, identity
+from anarchon_tasks.stores._sqlite_forks import GATE, Connection, identity
+from anarchon_tasks.stores._sqlite_pool import Pool
 from anarchon_tasks.stores._sqlite_table import Table
 from anarchon_tasks.stores.base import FORMAT
 
@@ -79,19 +79,29 @@ class SqliteFile:
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """Run a transaction that holds the write lock from its beginning."""
-        with self._transaction("BEGIN IMMEDIATE") as db:
+        with self._in_use(), self._transaction("BEGIN IMMEDIATE") as db:
             yield db
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """Run a transaction that sees one moment of the store."""
-        with self._transaction("BEGIN") as db:
+        with self._in_use(), self._transaction("BEGIN") as db:
             yield db
 
     def close(self) -> None:
         """Close every connection that is not in use, and the others after their use."""
-        pool, self._pool = self._own_pool(), Pool()
-        pool.close()
+        with self._in_use():
+            pool, self._pool = self._own_pool(), Pool()
+            pool.close()
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Keep this process from being forked by another thread."""
+        use = GATE.enter(self.path, self.busy_timeout_s)
+        try:
+            yield
+        finally:
+            GATE.leave(use)
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
@@ -107,15 +117,20 @@ class SqliteFile:
             connection.db.execute(begin)
             self._check_format(connection.db)
             yield connection.db
+            self._check_process(pool)
             connection.db.execute("COMMIT")
         except sqlite3.Error as error:
-            usable = self._rolled_back(connection.db) and _code(error) in _PASSING
+            usable = pool.is_ours and self._rolled_back(connection.db) and _code(error) in _PASSING
             raise self._meaning(error) from error
         except BaseException:
-            usable = self._rolled_back(connection.db)
+            usable = pool.is_ours and self._rolled_back(connection.db)
             raise
         finally:
             pool.give_back(connection, usable=usable)
+
+    def _check_process(self, pool: Pool) -> None:
+        if not pool.is_ours:
+            raise StoreUnavailable(f"{self.path}: the transaction belongs to the process that this was forked from")
 
     @staticmethod
     def _rolled_back(db: sqlite3.Connection) -> bool:
@@ -127,15 +142,20 @@ class SqliteFile:
 
     def _own_pool(self) -> Pool:
         pool = self._pool
-        if pool.pid != os.getpid():
+        if not pool.is_ours:
             pool = self._pool = Pool()  # the one of the parent is left alone
         return pool
 
     def _open(self, pool: Pool) -> Connection:
         self._check_place()
+        if GATE.is_inherited(identity(self.path)):
+            raise StoreUnavailable(
+                f"{self.path} cannot be used in this process, which was forked while the file was in use, and so has "
+                "no locks on it: end it and fork again, from a thread that has no transaction under way"
+            )
         db = sqlite3.connect(self.path, timeout=self.busy_timeout_s, isolation_level=None, check_same_thread=False)
-        connection = Connection(db)
-        pool.add(connection)
+        connection = Connection(db, self.path)
+        GATE.opened(connection)
         try:
             fresh = not self._check_names(db)
             if fresh:

@@ -73,7 +73,7 @@ for job, leave in (("a", os._exit), ("b", sys.exit)):
         store.close()
         leave(0 if ok else 2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, job
-    assert os.path.exists(path + "-wal"), "a child removed the log of its parent"
+    assert len(store.definitions().answers) == 3
 assert won("c")
 """
 )

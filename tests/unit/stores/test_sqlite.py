@@ -258,10 +258,10 @@ class TestSpeed:
             thread = threading.Thread(target=store.time)
             thread.start()
             thread.join()
-        assert len(store._file._own_pool()._every) == 1
+        assert len(store._file._own_pool()._idle) == 1
         with store._file.read():
             store.time()
-        assert len(store._file._own_pool()._every) == 2
+        assert len(store._file._own_pool()._idle) == 2
 
     def test_close_in_use(self, adapter: SqliteAdapter) -> None:
         """A connection that is in use when the store closes is closed after its use."""
