@@ -45,7 +45,7 @@ def migrate(url: str, **options: object) -> Migrated:
             made = database.migrate(timeout_s=PATIENCE_S)
         finally:
             database.close()
-        return Migrated(store=database.location, namespace=backend.table, made=tuple(made))
+        return Migrated(store=database.location, namespace=database.names.namespace, made=tuple(made))
     was_there = _answers(url, options)
     store = backend.open()
     try:

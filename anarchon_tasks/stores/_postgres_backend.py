@@ -72,7 +72,7 @@ class PostgresBackend:
         database = self.database()
         from anarchon_tasks.stores.postgres import PostgresStore  # noqa: PLC0415 - stores load when they are opened
 
-        return PostgresStore(database, table=self.table, location=database.location)
+        return PostgresStore(database, namespace=database.names.namespace, location=database.location)
 
     def database(self) -> Database:
         """Return the way to the tables, for `open` and for migrations. It connects at its first call."""

@@ -122,6 +122,11 @@ class Names:
         return after if dot else before
 
     @property
+    def namespace(self) -> str:
+        """The same text for every way to write the table: without `public`, where a text without it means that."""
+        return self.name if self.schema == DEFAULT_SCHEMA and "." not in self.name else f"{self.schema}.{self.name}"
+
+    @property
     def relations(self) -> list[str]:
         """The names of the tables, bare."""
         return [self.name + suffix for suffix in TABLES.values()]
@@ -129,14 +134,18 @@ class Names:
     @property
     def functions(self) -> dict[str, str]:
         """The bare names of the functions, by what the statements call them."""
-        return {name: f"{self.name}_{name}_{revision()}" for name in functions()}
+        return {name: self._function(name) for name in functions()}
 
     def _derived(self) -> list[str]:
         return [*self.relations, *(f"{self.name}_{index}" for index in indexes()), *self.functions.values()]
 
     def function(self, operation: str) -> str:
         """Return a function as it is written in a statement."""
-        return self._qualified(f"{self.name}_{operation}_{revision()}")
+        return self._qualified(self._function(operation))
+
+    def _function(self, name: str) -> str:
+        """The revision stands before the name, so that no two tables, as `t` and `t_claim`, make one of it."""
+        return f"{self.name}_{revision()}_{name}"
 
     def filled(self, text: str) -> str:
         """Return a statement with the names filled in."""

@@ -28,13 +28,13 @@ class PostgresStore(RemoteStore):
 
     Args:
         database: Calls the functions.
-        table: The main table, as the option says it.
+        namespace: The main table; one text for all ways to write it.
         location: Where the server is, for people.
 
     """
 
-    def __init__(self, database: Database, *, table: str, location: str) -> None:
-        super().__init__(database, namespace=table, location=location)
+    def __init__(self, database: Database, *, namespace: str, location: str) -> None:
+        super().__init__(database, namespace=namespace, location=location)
         self._database = database
 
     @staticmethod

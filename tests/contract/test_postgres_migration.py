@@ -14,10 +14,11 @@ from click.testing import CliRunner, Result
 
 from anarchon_tasks.cli import main
 from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
+from anarchon_tasks.model import RunRef
 from anarchon_tasks.stores import _postgres_schema as schema
 from anarchon_tasks.stores import from_url, open_to_read
 from anarchon_tasks.stores._postgres_schema import Names
-from anarchon_tasks.stores.base import Definition
+from anarchon_tasks.stores.base import Claim, ClaimKind, Definition, Overlap, Policy
 from tests.servers import PostgresServer
 
 psycopg = pytest.importorskip("psycopg")
@@ -100,6 +101,21 @@ def use(store: LeaseStore, job: str = "a") -> None:
     assert answer.error is None
 
 
+def win(store: LeaseStore, job: str) -> None:
+    """Take a slot, through functions that call others."""
+    [known] = store.register([Definition(name=job, fingerprint="x", document="{}")]).answers
+    claim = Claim(
+        ref=RunRef(job, known.floor + 1),
+        claim_id="c",
+        instance="x",
+        policy=Policy(overlap=Overlap.ALLOW, claim_lease_ms=60_000),
+        due_ms=known.floor,
+        latest_ms=known.floor + 3_600_000,
+        floor=known.floor,
+    )
+    assert [answer.kind for answer in store.claim([claim]).answers] == [ClaimKind.WON]
+
+
 class TestAutomatically:
     """The first call makes what is missing."""
 
@@ -156,6 +172,18 @@ class TestAutomatically:
         for table in tables:
             use(opened(database, table=table), job=table)
         for table in tables:
+            assert [found.name for found in opened(database, table=table).definitions().answers] == [table]
+
+    @pytest.mark.parametrize("first", ["t", "longer"])
+    def test_a_table_may_be_called_as_a_part_of_anothers_functions(
+        self, database: str, opened: Callable[..., LeaseStore], first: str
+    ) -> None:
+        """`t` beside `t_claim` and others: each has its own functions, whoever comes first."""
+        tables = ["t", *(f"t_{name}" for name in ("claim", "release", "begin", "one", "reply"))]
+        for table in tables if first == "t" else reversed(tables):
+            win(opened(database, table=table), job=table)
+        for table in tables:
+            use(opened(database, table=table), job=table)
             assert [found.name for found in opened(database, table=table).definitions().answers] == [table]
 
     def test_a_store_that_was_dropped_is_made_again(

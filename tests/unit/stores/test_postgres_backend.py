@@ -150,6 +150,21 @@ def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
         from_url("postgresql://db/x")
 
 
+@pytest.mark.parametrize(
+    ("table", "namespace"),
+    [
+        ("anarchon_runs", "anarchon_runs"),
+        ("public.anarchon_runs", "anarchon_runs"),
+        ("public.a.b", "public.a.b"),
+        ("shipping.runs", "shipping.runs"),
+        ("Public.runs", "Public.runs"),
+    ],
+)
+def test_one_store_has_one_namespace(table: str, namespace: str) -> None:
+    """With the default schema or without: message ids are made from it, and instances share their slots."""
+    assert PostgresBackend("postgresql://db/x", table=table).open().namespace == namespace
+
+
 def test_a_backend_is_a_value() -> None:
     """It can be copied with a change, and shows its table."""
     backend = PostgresBackend("postgresql://db/x")

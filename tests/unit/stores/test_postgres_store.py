@@ -30,7 +30,7 @@ class Answering:
 def test_names_of_jobs_travel_as_they_are() -> None:
     """No part of a name is written in another way: the column `job` holds what people read."""
     database = Answering([5, [True]])
-    store = PostgresStore(database, table="t", location="postgresql://db")
+    store = PostgresStore(database, namespace="t", location="postgresql://db")
     ref = RunRef('a b:{%} "κ"', 7, "k")
     assert store.beat([Beat(ref=ref, token=3, lease_ms=9)]).answers == [True]
     assert database.asked == [("beat", [[ref.job, "7:k", "3", 9, Status.RUNNING]])]
@@ -40,12 +40,12 @@ def test_names_of_jobs_travel_as_they_are() -> None:
 def test_runs_whose_lease_is_over_come_with_job_and_run() -> None:
     """Those over longest come first, and a colon in the name of a job is no end of it."""
     database = Answering([5, [[4, ["b", "7"]], [2, ["a:1", "7:x:y"]]], False])
-    store = PostgresStore(database, table="t", location="")
+    store = PostgresStore(database, namespace="t", location="")
     assert store.expired(limit=10).answers == [RunRef("a:1", 7, "x:y"), RunRef("b", 7)]
 
 
 def test_close_closes_what_was_opened() -> None:
     """The connections are the database's affair."""
     database = Answering([])
-    PostgresStore(database, table="t", location="").close()
+    PostgresStore(database, namespace="t", location="").close()
     assert database.closed == 1
