@@ -50,6 +50,7 @@ class PostgresBackend:
 
     def __post_init__(self) -> None:
         if isinstance(self.postgres, str) and _urls.scheme_of(self.postgres) in options.SCHEMES:
+            options.check_url(self.postgres)
             url, found = _urls.split_options(self.postgres, ours=("table", "timeout"), driver=None)
             defaults = {"table": DEFAULT_TABLE, "timeout": 5.0}
             given = {name: getattr(self, name) for name in defaults if getattr(self, name) != defaults[name]}

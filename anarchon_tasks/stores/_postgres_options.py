@@ -34,6 +34,15 @@ _DEFAULTS: dict[str, object] = {
     "keepalives_count": 3,
 }
 _ALWAYS = {"client_encoding": "utf8"}
+_WORDS = {
+    "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    "channel_binding": ("disable", "prefer", "require"),
+    "gssencmode": ("disable", "prefer", "require"),
+    "target_session_attrs": ("any", "read-write", "read-only", "primary", "standby", "prefer-standby"),
+}
+_NUMBERS = ("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count")
+_PORTS = range(1, 65_536)
+_ENCODE = "percent-encode special characters of the user, the password and the database (@ is %40, / is %2F, ? is %3F)"
 _ALSO_IN_URL = frozenset({"ssl"})  # what JDBC writes, and libpq reads
 
 
@@ -41,12 +50,44 @@ def parameters(target: str | Mapping[str, object] | None) -> dict[str, Any]:
     """Return what libpq is told: a URL, a text of `key=value` pairs or a mapping, with our defaults below.
 
     Raises:
-        ConfigError: A name is not one of libpq, the text cannot be read, or the driver is not installed.
+        ConfigError: A name or a value is not one of libpq, the text cannot be read, or the driver is not installed.
 
     """
     given = _from_text(target) if isinstance(target, str) else _from_mapping(target or {})
+    _check_values(given)
     own = {name: value for name, value in _DEFAULTS.items() if f"PG{name.upper()}" not in os.environ}
     return {**own, **given, **_ALWAYS}
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL in which libpq would take a part of the password for a host, or a host for a part of it.
+
+    Raises:
+        ConfigError: A special character is not encoded. The message shows nothing of the URL: any part may be secret.
+
+    """
+    rest = url.partition("://")[2]
+    base = rest.partition("?")[0]
+    authority, _, path = base.partition("/")
+    end = re.search(r"[@/]", rest)  # where libpq ends the user and password, if it is an @
+    if "@" in path or authority.count("@") > 1 or (end and end[0] == "@" and "?" in rest[: end.start()]):
+        raise ConfigError(f"the {_urls.scheme_of(url)}:// URL has an @ or ? where none can be: {_ENCODE}")
+
+
+def _check_values(given: Mapping[str, Any]) -> None:
+    """Refuse values that no server will ever be reached with."""
+    hosts = str(given.get("host") or "").split(",")
+    if any("@" in host[1:] for host in hosts):  # the first of an abstract socket
+        raise ConfigError(f"the host of postgres holds an @: give the host alone, and in a URL {_ENCODE}")
+    for port in filter(None, str(given.get("port") or "").split(",")):
+        if not port.strip().isdecimal() or int(port) not in _PORTS:
+            raise ConfigError(f"port={given['port']!r} is not a port: give numbers from 1 to {_PORTS[-1]}")
+    for name, words in _WORDS.items():
+        if (value := given.get(name)) and value not in words:
+            raise ConfigError(f"{name}={value!r} is not known: use one of {', '.join(words)}")
+    for name in _NUMBERS:
+        if (value := given.get(name)) is not None and not re.fullmatch(r"\s*-?\d+\s*", str(value)):
+            raise ConfigError(f"{name}={value!r} is not a whole number")
 
 
 def _keywords() -> list[str]:
@@ -70,6 +111,7 @@ def _from_text(text: str) -> dict[str, Any]:
     shown = _urls.without_password(text)
     scheme = _urls.scheme_of(text)
     if scheme in SCHEMES:
+        check_url(text)
         for pair in filter(None, text.partition("?")[2].split("&")):
             name = unquote(pair.partition("=")[0])
             if name not in known and name not in _ALSO_IN_URL:
@@ -102,6 +144,7 @@ def check_target(target: object) -> None:
         parameters(target)  # type: ignore[arg-type]
         return
     kind = getattr(target, "__name__", None) or type(target).__name__
+    given_parameters(target)
     asked = [target, *(getattr(target, name, None) for name in ("connection", "getconn", "__call__"))]
     if any(inspect.iscoroutinefunction(function) for function in asked):
         raise ConfigError(f"postgres={kind} is asynchronous: give a synchronous pool or function, or a URL")
@@ -121,7 +164,9 @@ def given_parameters(target: object) -> dict[str, Any]:
     """Return what a pool of the user's connects with, as far as it tells."""
     text, more = getattr(target, "conninfo", None), getattr(target, "kwargs", None)
     found = _from_text(text) if isinstance(text, str) and text else {}
-    return {**found, **more} if isinstance(more, dict) else found
+    found = {**found, **more} if isinstance(more, dict) else found
+    _check_values(found)
+    return found
 
 
 def secrets(found: Mapping[str, Any], target: object = None) -> list[str]:

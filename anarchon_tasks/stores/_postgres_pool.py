@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 _MOST = 8
+_ENCODING = b"UTF8"
 _abandoned: list[object] = []
 """Connections of the process that this one was forked from. Never closed here: the server would end them there."""
 
@@ -179,6 +180,7 @@ class GivenPool:
         try:
             with self._pool.connection() as connection:
                 _check(connection, "the pool lends", "let it commit or roll back before")
+                _check_encoding(connection, "the pool lends")
                 try:
                     yield connection
                 except BaseException as error:
@@ -217,8 +219,13 @@ def _opened(make: Callable[[], Connection[Any]]) -> Connection[Any]:
         connection = make()
     except Exception as error:
         raise _refused(error, "the function that opens connections") from error
-    advice = "let it return a new connection each time, which the store then closes"
-    _check(connection, "the function that opens connections returned", advice)
+    said = "the function that opens connections returned"
+    _check(connection, said, "let it return a new connection each time, which the store then closes")
+    try:
+        _check_encoding(connection, said)
+    except Failed:
+        _finish(connection)
+        raise
     return connection
 
 
@@ -229,6 +236,18 @@ def _check(connection: Connection[Any], said: str, advice: str) -> None:
         raise Failed(f"{said} {kind}, which is not a connection of psycopg 3")
     if in_transaction(connection) and not is_broken(connection):
         raise Failed(f"{said} one that is in a transaction: {advice}")
+
+
+def _check_encoding(connection: Connection[Any], said: str) -> None:
+    """Refuse a connection whose server would take our UTF-8 for something else, and keep another account for a name."""
+    if is_broken(connection):
+        return
+    encoding = connection.pgconn.parameter_status(b"client_encoding") or _ENCODING
+    if encoding != _ENCODING:
+        raise Failed(
+            f"{said} one in the encoding {encoding.decode('ascii', 'replace')}: open connections with "
+            "client_encoding=utf8, which also goes before the variable PGCLIENTENCODING"
+        )
 
 
 def _refused(error: Exception, source: str) -> Failed:

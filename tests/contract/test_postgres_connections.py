@@ -48,6 +48,20 @@ class Returning:
             raise OSError("cannot take it back")
 
 
+class Changing:
+    """A pool that sets an encoding when it lends a connection."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection[Any]]:
+        """Lend one."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("SET client_encoding TO latin1")
+            yield connection
+
+
 WAYS = {
     "open": "pool = make(True); backend = PostgresBackend(pool, table='prefork')",
     "opened later": "pool = make(False); backend = PostgresBackend(pool, table='prefork'); pool.open()",
@@ -257,6 +271,29 @@ class TestOwnership:
 
         with pytest.raises(StoreError, match="in a transaction: let it commit"):
             open_postgres(Pool()).time()
+
+    @pytest.mark.parametrize("way", ["function", "pool", "environment", "changed"])
+    def test_a_connection_in_another_encoding_is_refused(
+        self,
+        postgres_server: PostgresServer,
+        open_postgres: Callable[..., PostgresStore],
+        monkeypatch: pytest.MonkeyPatch,
+        way: str,
+    ) -> None:
+        """It would store other names than a connection in UTF-8, and so another account of the same job."""
+        url, target = postgres_server.url, None
+        if way == "environment":
+            monkeypatch.setenv("PGCLIENTENCODING", "latin1")
+        pool = Returning(url if way == "environment" else f"{url}?client_encoding=latin1", "raises")
+        if way == "function":
+            target = lambda: psycopg.connect(url, client_encoding="latin1")  # noqa: E731
+        elif way == "changed":
+            pool = Changing(url)
+        store = open_postgres(target or pool, table="encoded")
+        with pytest.raises(StoreError, match=r"in the encoding LATIN1: .*client_encoding=utf8"):
+            store.register([Definition(name="zażółć", fingerprint="x", document="{}")])
+        if way == "environment":
+            open_postgres(url, table="encoded").time()
 
 
 FORK = """

@@ -114,7 +114,7 @@ class AsyncPool:
         (lambda: PostgresBackend("postgresql://db/x?prefix=a"), "'prefix' .*is not an option .*sslmode"),
         (lambda: PostgresBackend({"hots": "db"}), "'hots' is not an option of postgres; .*host"),
         (lambda: PostgresBackend("host=db hots=x"), "host=db hots=x cannot be read: write key='value' pairs"),
-        (lambda: PostgresBackend("postgresql://u:hun/ter2@db/x"), r"u:\*\*\*@db/x cannot be read: percent-encode"),
+        (lambda: PostgresBackend("postgresql://u:hun/ter2@db/x"), "has an @ or . where none can be: percent-encode"),
         (lambda: PostgresBackend("postgresql://us:hun%zzter2@db/x"), r"us:\*\*\*@db/x cannot be read: percent-encode"),
         (lambda: PostgresBackend("host=db password='hunter2"), r"password=\*\*\* cannot be read"),
         (lambda: PostgresBackend(3), "postgres=int is not a way to a server"),  # type: ignore[arg-type]
@@ -124,6 +124,14 @@ class AsyncPool:
         (lambda: PostgresBackend("postgresql://db", table="a."), "table='a.'"),
         (lambda: PostgresBackend("postgresql://db", timeout="soon"), "timeout='soon' is not a duration"),
         (lambda: PostgresBackend("postgresql://db", timeout=0), "timeout=0 is too short"),
+        (lambda: PostgresBackend("postgresql://db?sslmode=bogus"), "sslmode='bogus' is not known: .*verify-full"),
+        (lambda: PostgresBackend("host=db sslmode=on"), "sslmode='on' is not known"),
+        (lambda: PostgresBackend({"host": "db", "sslmode": "bogus"}), "sslmode='bogus' is not known"),
+        (lambda: PostgresBackend("postgresql://db?target_session_attrs=rw"), "target_session_attrs='rw' .*read-write"),
+        (lambda: PostgresBackend("postgresql://db:99999/x"), "port='99999' is not a port: .*65535"),
+        (lambda: PostgresBackend("postgresql://a:1,b:0/x"), "port='1,0' is not a port"),
+        (lambda: PostgresBackend({"host": "db", "port": "x"}), "port='x' is not a port"),
+        (lambda: PostgresBackend("postgresql://db?connect_timeout=2s"), "connect_timeout='2s' is not a whole number"),
         (lambda: from_url("postgresql://db", prefix="a:"), "prefix='a:' is not an option of postgresql://.*table"),
         (lambda: from_url("postgresql://db?clock=1"), "'clock' in .* is not an option"),
     ],
@@ -134,6 +142,60 @@ def test_mistakes_are_named(make: Callable[[], object], message: str) -> None:
         make()
     assert "ter2" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://shop:S3cr@ter2@127.0.0.1:5432/e2e",
+        "postgresql://shop:S3cr@t/ter2@127.0.0.1/e2e",
+        "postgresql://shop:S3cr@ter2:x@127.0.0.1/e2e",
+        "postgresql://shop:123?S3cr=ter2@127.0.0.1/e2e",
+        "postgresql://shop:123?S3crter2@127.0.0.1/e2e",
+        "postgresql://shop:123?S3cr&ter2@127.0.0.1/e2e?sslmode=require",
+        "postgresql://shop:123/S3crter2@127.0.0.1/e2e",
+        "postgresql://shop:S3crter2#x@y@127.0.0.1/e2e",
+        "postgresql://%53hop:S3crter2@127.0.0.1%40x/e2e",
+        "host=S3crter2@127.0.0.1 user=shop",
+        {"host": "S3crter2@127.0.0.1"},
+    ],
+)
+def test_a_password_that_is_not_encoded_is_refused_without_a_part_of_it(url: Any) -> None:  # noqa: ANN401
+    """A URL is cut at the first `@`: the rest of the password would be the host, and shown as such in an outage."""
+    ways = [lambda: PostgresBackend(url), lambda: PostgresBackend(pool_of(url))]
+    if str(url).startswith("postgresql:"):
+        ways += [lambda: from_url(url), lambda: open_to_read(url)]
+    for way in ways:
+        with pytest.raises(ConfigError, match=r"percent-encode|host") as caught:
+            way()
+        told = f"{caught.value!r} {caught.value.__cause__!r}"
+        assert not any(part in told for part in ("S3cr", "ter2"))
+
+
+def pool_of(url: Any) -> object:  # noqa: ANN401 - as psycopg_pool has it
+    """Return a pool that connects there."""
+
+    class Pool:
+        conninfo = url if isinstance(url, str) else ""
+        kwargs = {} if isinstance(url, str) else url
+
+        def connection(self) -> None: ...
+
+    return Pool()
+
+
+@pytest.mark.parametrize(
+    ("url", "location"),
+    [
+        ("postgresql://shop%40x:S3cr%40t@db/e2e", "postgresql://shop%40x@db/e2e"),
+        ("postgresql:///e2e?host=@abstract", "postgresql:///e2e?host=@abstract"),
+        ("postgresql://db/e2e?user=a@b", "postgresql://a%40b@db/e2e"),
+        ("postgresql://db/my%40shop", "postgresql://db/my%40shop"),
+    ],
+)
+def test_an_at_sign_in_its_place_is_taken(url: str, location: str) -> None:
+    """Encoded, in the name of an abstract socket, or in the query."""
+    assert PostgresBackend(url).open().location == location
 
 
 def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
