@@ -50,8 +50,11 @@ _SHARED = {
 }
 """The operations on a key that jobs share."""
 _READ = frozenset({"definitions", "queues", "read_runs", "time"})
-_TELL = frozenset({"claim", "look", "register", "repair"})
+_TELL = frozenset({"claim", "look", "read_runs", "register", "repair"})
 """Whose answers can say that a job must wait, so that the others need not."""
+_SHOW = frozenset({"read_runs"})
+"""What shows people the jobs of the nodes that answer, though another one is away. All other calls fail as a whole: an
+instance must know of each outage, for after it the workers beat first, and nothing is taken over until they could."""
 _UNTIL = {"claim": 2, "begin": 2}
 """Where an answer has an instant."""
 
@@ -205,12 +208,12 @@ class ClusterScripts:
         """Run an operation on the five keys of each job, and write what it noted for others."""
         parts = _split(operation, payload)
         if not parts:
-            return self._on_key("time", []), 0
+            return [self._on_key("time", [])[0], []], 0
         replicas = self._ask(operation, payload, parts, wait)
         self._write_index(note for part in parts for note in part.notes)
         if operation == "register":
             self._define(parts)
-        if error := _away(parts) or _moving(operation, parts):
+        if error := _away(operation, parts) or _moving(operation, parts):
             raise error
         return _merged(operation, parts), replicas
 
@@ -232,15 +235,19 @@ class ClusterScripts:
     # --- what is written afterwards ----------------------------------------------------------------------------------
 
     def _define(self, parts: Iterable[_Part]) -> None:
-        """Put the definitions that were registered on the list that readers see."""
+        """Put the definitions that were registered on the list that readers see; what fails is the job's answer."""
         found = [
-            [item[1], item[4]]
+            (part.answers, place, [item[1], item[4]])
             for part in parts
-            for item, answer in zip(part.items, part.answers, strict=False)
-            if answer[0] != "error"
+            for place, item in enumerate(part.items[: len(part.answers)])
+            if part.answers[place][0] != "error"
         ]
-        if found:
-            self._on_key("define", found)
+        if not found:
+            return
+        written = self._on_key("define", [definition for _, _, definition in found])[1]
+        for (answers, place, _), done in zip(found, written, strict=True):
+            if done is not True:
+                answers[place] = done
 
     def _write_index(self, notes: Iterable[list[Any]]) -> None:
         """Write to the index what scripts noted, in their order."""
@@ -285,7 +292,7 @@ class ClusterScripts:
         if not parts:
             return
         self._ask("look", items, parts)
-        if away := _away(parts):
+        if away := _away("look", parts):
             raise away
         for part in parts:
             answers = part.answers if part.error is None else [["error", str(part.error)]] * len(part.items)
@@ -332,10 +339,12 @@ def _payload(operation: str, payload: Any, items: list[Any]) -> object:  # noqa:
     return [[policies[place] for place in used], claims]
 
 
-def _away(parts: Sequence[_Part]) -> StoreError | None:
+def _away(operation: str, parts: Sequence[_Part]) -> StoreError | None:
     """Return what the whole call must fail with: a node is away, or nothing at all can be done."""
     failed = [part for part in parts if part.error is not None and not part.moving]
     away = next((part.error for part in failed if isinstance(part.error, StoreUnavailable)), None)
+    if operation in _SHOW and len(failed) < len(parts):
+        return None
     if away is None and len(failed) == len(parts):
         return failed[0].error
     return away

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from anarchon_tasks.errors import StoreUnavailable
 from anarchon_tasks.stores._redis_client import as_bytes, translate
+from anarchon_tasks.stores._redis_options import location_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -93,7 +94,8 @@ class Nodes:
         self._client = client
         self._location = location
         self._secrets = secrets
-        self._as_bytes = as_bytes(kwargs_of(client))
+        self._kwargs = kwargs_of(client)
+        self._as_bytes = as_bytes(self._kwargs)
         self._connection_to = getattr(client, "get_redis_connection", None) or client.get_valkey_connection
 
     def send(self, calls: Sequence[Call], *, wait: Wait | None = None) -> None:
@@ -126,7 +128,7 @@ class Nodes:
                 try:
                     return self._connection_to(node).execute_command(*args)
                 except Exception as error:  # noqa: BLE001 - each driver has its own
-                    raise translate(error, self._location, self._secrets) from None
+                    raise translate(error, self._where(node), self._secrets) from None
 
             return execute
 
@@ -187,11 +189,11 @@ class Nodes:
             if again is not None and _names(done) & _BROKEN:
                 again += calls
             for call in calls:
-                self._note(call, done)
+                self._note(call, done, node)
             return
         replies, replicas = done
         for call, reply in zip(calls, replies, strict=True):
-            self._note(call, reply)
+            self._note(call, reply, node)
             call.replicas = replicas
             names = _names(reply)
             if again is not None and _NO_SCRIPT in names:
@@ -233,16 +235,22 @@ class Nodes:
             if time.monotonic() > until:
                 return
 
-    def _note(self, call: Call, reply: Any) -> None:  # noqa: ANN401 - the drivers' own types
+    def _where(self, node: Any) -> str:  # noqa: ANN401 - the drivers' own types
+        """Return where a node is, for people; None: the cluster."""
+        if node is None:
+            return self._location
+        return location_of({**self._kwargs, "host": node.host, "port": node.port})
+
+    def _note(self, call: Call, reply: Any, node: Any = None) -> None:  # noqa: ANN401 - the drivers' own types
         if not isinstance(reply, Exception):
             call.reply, call.at, call.error, call.moving = reply, time.monotonic(), None, False
             return
         names = _names(reply)
         call.moving = bool(names & _MOVING) or _LOST_ON_THE_WAY in str(reply)
         passing = call.moving or bool(names & _NO_CLUSTER)
-        call.error = translate(reply, self._location, self._secrets, passing=passing)
+        call.error = translate(reply, self._where(node), self._secrets, passing=passing)
         if call.moving:
-            call.error = StoreUnavailable(f"{self._location}: a slot is on its way to another node ({call.error})")
+            call.error = StoreUnavailable(f"{self._where(node)}: a slot is on its way to another node ({call.error})")
 
     def _refresh(self, node: Any = None) -> None:  # noqa: ANN401 - the drivers' own types
         """Leave the connections to a node that broke, and ask the others which nodes there are now."""

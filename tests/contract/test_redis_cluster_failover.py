@@ -127,9 +127,9 @@ def test_slots_move_while_claims_go_on(
     met: Counter[str] = Counter()
     note = Nodes._note
 
-    def noted(self: Nodes, call: Call, reply: object) -> None:
+    def noted(self: Nodes, call: Call, reply: object, node: object = None) -> None:
         met[type(reply).__name__] += 1
-        note(self, call, reply)
+        note(self, call, reply, node)
 
     monkeypatch.setattr(Nodes, "_note", noted)
     here = prefix()
@@ -319,9 +319,13 @@ def test_a_primary_that_hangs_is_an_outage(tmp_path: Path) -> None:
         away = [cluster.primary_of(f"{{{here}{job}}}:state") is hung for job in jobs]
         hung.pause()
         started = time.monotonic()
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable, match=f":{hung.port}/"):
             store.claim(claims)
         assert time.monotonic() - started < 1.5
+        shown = store.last_runs(jobs).answers
+        assert [run is None for run in shown] == away
+        with pytest.raises(StoreUnavailable, match=f":{hung.port}/"):
+            store.last_runs([job for job, gone in zip(jobs, away, strict=True) if gone])
         others = [claim for claim, gone in zip(claims, away, strict=True) if not gone]
         assert {answer.kind for answer in store.claim(others).answers} == {ClaimKind.WON}
         hung.resume()

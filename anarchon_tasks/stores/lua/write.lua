@@ -5,7 +5,8 @@
 -- whole call before its first item, instead of looking like the failure of each item.
 if FORMAT_IS_HERE then
   redis.call('SET', PREFIX .. 'format', int(FORMAT), 'NX')
-elseif KEYS[3] then
-  local tried = redis.pcall('ZADD', KEYS[3], 'XX', 0, '') -- needs what every write needs, and changes nothing
+else
+  local key = KEYS[3] or KEYS[1] -- a job's sorted set, or one that jobs share
+  local tried = redis.pcall('ZADD', key, 'XX', 0, '') -- needs what every write needs, and changes nothing
   if type(tried) == 'table' and tried.err and not string.find(tried.err, '^WRONGTYPE') then return tried end
 end
