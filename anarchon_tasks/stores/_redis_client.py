@@ -75,6 +75,8 @@ _ADVICE = {
     "ALERT_UNKNOWN_CA": "the server does not trust the CA that signed the client's certificate: give other files as "
     "ssl_certfile and ssl_keyfile",
     "KEY_VALUES_MISMATCH": "ssl_keyfile is not the key of ssl_certfile",
+    "access a non local key": "the server is a node of a cluster: hand in a client of the cluster "
+    "(redis.cluster.RedisCluster, valkey.cluster.ValkeyCluster) in place of a URL or of a client of one node",
 }
 _NOT_PASSING = ("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "KEY_VALUES_MISMATCH")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from anarchon_tasks.errors import StoreError
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
         Registered,
         Release,
     )
+
+logger = logging.getLogger("anarchon_tasks")
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -190,8 +193,19 @@ class RemoteStore:
         return Reply(now_ms=now, answers=wire.runs(job, entries, limit))
 
     def last_runs(self, jobs: Sequence[str]) -> Reply[Run | None]:
-        """Return the newest entry of each job; None too for a job that cannot be read."""
+        """Return the newest entry of each job; None too for a job that cannot be read, with a warning in the log.
+
+        Raises:
+            StoreError: None of them can be read.
+
+        """
         reply = self._batch("read_runs", jobs, lambda chunk: [1, [self._key(job) for job in chunk]], list[Any])
+        failed = [entries[1] for entries in reply.answers if entries[:1] == ["error"]]
+        if failed:
+            said = f"{self.location}: the history of {len(failed)} of {len(jobs)} jobs cannot be read: {failed[0]}"
+            if len(failed) == len(jobs):
+                raise StoreError(said)
+            logger.warning(said)
         newest = [
             None if entries[:1] == ["error"] else next(iter(wire.runs(job, entries, 1)), None)
             for job, entries in zip(jobs, reply.answers, strict=True)

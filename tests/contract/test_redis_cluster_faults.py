@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from anarchon_tasks.errors import StoreFormatError, StoreUnavailable
+from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
 from anarchon_tasks.model import Reason, RunRef, Status
 from anarchon_tasks.stores._redis_cluster import FORMAT_S, _merged, _Part
 from anarchon_tasks.stores._redis_nodes import Nodes
@@ -361,6 +361,58 @@ def test_a_definition_that_is_not_on_the_list_comes_there(lab: Lab, monkeypatch:
         lab.job("sync")
     lab.job("sync")
     assert [found.name for found in lab.store.definitions().answers] == ["sync"]
+
+
+def test_a_definition_that_cannot_be_written_is_told(
+    redis_cluster: RedisCluster, cluster_client: redis.RedisCluster, adapter: ClusterAdapter, lab: Lab
+) -> None:
+    """A list that is damaged is an error of each job, and one whose node is full is an outage."""
+    [job] = jobs_of(lab, 1)
+    again = [Definition(name=job, fingerprint="f", document="{}")]
+    listing = f"{adapter.prefix}jobs"
+    place = redis_cluster.primary_of(listing)
+    with redis_cluster.client(place) as own:
+        own.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(StoreUnavailable, match="used memory"):
+                lab.store.register(again)
+        finally:
+            own.config_set("maxmemory", 0)
+    assert lab.store.register(again).answers[0].error is None
+    cluster_client.delete(listing)
+    cluster_client.set(listing, "x")
+    assert "WRONGTYPE" in str(lab.store.register(again).answers[0].error)
+
+
+def test_one_node_is_no_store(redis_cluster: RedisCluster) -> None:
+    """A URL of a node is refused by each call, also where the node has some of the keys, and the message says why."""
+    prefix = f"t{uuid.uuid4().hex[:16]}:"
+    jobs = [f"job-{number}" for number in range(30)]
+    definitions = [Definition(name=job, fingerprint="f", document="{}") for job in jobs]
+    for node in redis_cluster.nodes:
+        store = RedisBackend(node.redis_url, prefix=prefix).open()
+        for call in (
+            lambda store: store.register(definitions),
+            lambda store: store.last_runs(jobs),
+            lambda store: [store.history(job, limit=1) for job in jobs],
+        ):
+            with pytest.raises(StoreError, match=r"a node of a cluster: hand in .*redis\.cluster\.RedisCluster"):
+                call(store)
+        store.close()
+
+
+def test_errors_name_the_node(redis_cluster: RedisCluster, adapter: ClusterAdapter, lab: Lab) -> None:
+    """Each node by its own address, not by that of the first one that the client was given."""
+    jobs = jobs_of(lab, 9)
+    for job in jobs:
+        place = redis_cluster.primary_of(f"{{{adapter.prefix}{job}}}:state")
+        with redis_cluster.client(place) as own:
+            own.config_set("min-replicas-to-write", 1)
+            try:
+                with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{place.port}/0: NOREPLICAS"):
+                    lab.store.claim(claims_of(lab, [job]))
+            finally:
+                own.config_set("min-replicas-to-write", 0)
 
 
 def test_a_lease_that_ends_while_its_entry_is_moved_is_found(

@@ -72,7 +72,10 @@ local function each(items, decide)
   for i = 1, #items do
     local fine, answer = pcall(decide, items[i])
     if not fine then
-      answer = '["error",' .. cjson.encode(message_of(answer)) .. ']'
+      local text = message_of(answer)
+      -- One node of a cluster that is taken for a single server: every answer of it would be wrong.
+      if not CLUSTER and string.find(text, 'access a non local key', 1, true) then return {err = text} end
+      answer = '["error",' .. cjson.encode(text) .. ']'
     elseif answer == true then
       answer = 'true'
     elseif answer == false then

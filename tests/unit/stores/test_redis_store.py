@@ -324,6 +324,18 @@ def test_a_damaged_job_does_not_spoil_its_batch(store: RedisStore, redis_url: st
         store.history("bad", limit=1)
 
 
+def test_last_runs_that_cannot_be_read(
+    store: RedisStore, redis_url: str, redis_prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A job that cannot be read has no last run, with a warning; when none can, that is an error."""
+    run_through(store, "sync")
+    redis.Redis.from_url(redis_url).set(f"{{{redis_prefix}broken}}:results", "x")
+    assert [run is None for run in store.last_runs(["sync", "broken"]).answers] == [False, True]
+    assert "the history of 1 of 2 jobs cannot be read: " in caplog.text
+    with pytest.raises(StoreError, match=r"history of 1 of 1 jobs cannot be read: .*WRONGTYPE"):
+        store.last_runs(["broken"])
+
+
 def test_a_step_that_fails_has_decided_nothing(store: RedisStore, redis_url: str, redis_prefix: str) -> None:
     """When a job's history cannot be written, the run stays as it was and can be ended later."""
     client = redis.Redis.from_url(redis_url)
