@@ -91,17 +91,20 @@ class Gate:
         me = threading.get_ident()
         use = Use(me, path, patience_s)
         with self._changed:
-            self._changed.wait_for(
-                lambda: not self._forking or me in self._forking or any(other.thread == me for other in self._uses)
-            )
+            while self._forking and not self._is_in(me):
+                self._changed.wait()
             self._uses.add(use)
         return use
+
+    def _is_in(self, thread: int) -> bool:
+        return thread in self._forking or any(use.thread == thread for use in self._uses)
 
     def leave(self, use: Use) -> None:
         """End a use."""
         with self._changed:
             self._uses.discard(use)
-            self._changed.notify_all()
+            if self._forking:
+                self._changed.notify_all()
 
     def opened(self, connection: Connection) -> None:
         """Take note of a connection."""
@@ -112,7 +115,8 @@ class Gate:
         """Forget a connection."""
         with self._changed:
             self._open.discard(connection)
-            self._changed.notify_all()
+            if self._forking:
+                self._changed.notify_all()
 
     def is_inherited(self, identity: tuple[int, int] | None) -> bool:
         """Tell whether a file was open at the fork that began this process, so that it has no locks on it."""
