@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from anarchon_tasks import stores
 from anarchon_tasks.errors import ConfigError, StoreUnavailable
@@ -13,6 +14,15 @@ PATIENCE_S = 60.0
 """How long one statement of a migration may take."""
 
 
+@runtime_checkable
+class _HasFormat(Protocol):
+    """A store that outlives the program."""
+
+    def stored_format(self) -> int | None:
+        """Return the format that it says it has; None before anything is in it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrated:
     """What a migration did."""
@@ -20,6 +30,7 @@ class Migrated:
     store: str
     namespace: str
     format: int = FORMAT
+    """The format that the store says it has."""
     made: tuple[str, ...] = ()
     """The names of what was not there before, where the store tells."""
 
@@ -46,15 +57,18 @@ def migrate(url: str, **options: object) -> Migrated:
         finally:
             database.close()
         return Migrated(store=database.location, namespace=database.names.namespace, made=tuple(made))
-    was_there = _answers(url, options)
+    was_there = _is_there(url, options)
     store = backend.open()
     try:
         store.time()
         store.register([])  # writes the format where no call has yet
+        found = _format(store)
     finally:
         store.close()
     made = [] if was_there else [store.namespace]
-    return Migrated(store=store.location, namespace=store.namespace, made=tuple(made))
+    return Migrated(
+        store=store.location, namespace=store.namespace, format=FORMAT if found is None else found, made=tuple(made)
+    )
 
 
 def statements(url: str, **options: object) -> list[str]:
@@ -73,12 +87,17 @@ def statements(url: str, **options: object) -> list[str]:
     )
 
 
-def _answers(url: str, options: dict[str, object]) -> bool:
+def _is_there(url: str, options: dict[str, object]) -> bool:
     store = stores.open_to_read(url, **options)
     try:
-        store.time()
+        store.time()  # which refuses a newer format
+        return _format(store) is not None
     except StoreUnavailable:
         return False
     finally:
         store.close()
-    return True
+
+
+def _format(store: object) -> int | None:
+    """Return the format that a store holds, or None; one without a format holds what this version reads."""
+    return store.stored_format() if isinstance(store, _HasFormat) else FORMAT

@@ -64,6 +64,11 @@ class RedisStore(RemoteStore):
             )
         super().__init__(operations, namespace=prefix, location=connection.location)
 
+    def stored_format(self) -> int | None:
+        """Return the format that the store says it has; None before anything is in it."""
+        found = self._connection.execute("GET", f"{self.namespace}format".encode("utf-8", "surrogatepass"))
+        return None if found is None else int(found)
+
     def close(self) -> None:
         """Close the client that we opened; one that was handed in stays open."""
         self._connection.close()

@@ -256,6 +256,11 @@ class SqliteStore:
         entries = {history_order(entry): entry for entry in (*kept, *alive)}
         return [entries[order] for order in sorted(entries, reverse=True)[:limit]]
 
+    def stored_format(self) -> int:
+        """Return the format that the file says it has."""
+        with self._file.read() as db:
+            return int(db.execute(self._file.sql["format"]).fetchone()[0])
+
     def close(self) -> None:
         """Close the connections. A later call opens the file again."""
         self._file.close()

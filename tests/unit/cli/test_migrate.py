@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,13 +51,32 @@ def test_an_sqlite_store_is_made_once(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("redis") is None, reason="the driver is not installed")
 def test_a_redis_store_gets_its_format(redis_url: str, redis_prefix: str) -> None:
-    """The key is there before any scheduler has run."""
+    """The key is there before any scheduler has run, which is said; the second time nothing is to do."""
     import redis
 
-    done = migrate("--store", redis_url, "--prefix", redis_prefix)
+    arguments = ("--store", redis_url, "--prefix", redis_prefix)
+    done = migrate(*arguments)
     assert done.exit_code == 0, done.stderr
+    assert (done.stdout.startswith("made in "), done.stdout.endswith(f": {redis_prefix}\n")) == (True, True)
     with redis.Redis.from_url(redis_url) as client:
         assert client.get(f"{redis_prefix}format") == b"1"
+        again = migrate(*arguments).stdout
+        assert (again.startswith("nothing to do: "), again.endswith(" is in format 1\n")) == (True, True)
+        client.delete(f"{redis_prefix}format")
+    found = json.loads(migrate(*arguments, "--json").stdout)
+    assert (found["format"], found["made"]) == (1, [redis_prefix])
+    assert json.loads(migrate(*arguments, "--json").stdout)["made"] == []
+
+
+def test_the_format_is_the_stored_one(tmp_path: Path) -> None:
+    """What a store says that it is in is what is told, and not what this version would write."""
+    url = f"sqlite:///{tmp_path}/x.db"
+    migrate("--store", url)
+    with closing(sqlite3.connect(tmp_path / "x.db")) as db:
+        db.execute("UPDATE anarchon_runs_format SET format = 0")
+        db.commit()
+    assert migrate("--store", url).stdout.endswith(" is in format 0\n")
+    assert json.loads(migrate("--store", url, "--json").stdout)["format"] == 0
 
 
 def test_a_store_in_memory_has_nothing_to_make() -> None:
