@@ -53,8 +53,8 @@ def parse(strategy: object, *, refused: Mapping[str, str] | None = None) -> Stra
     if not isinstance(name, str) or name not in SETTINGS:
         raise ConfigError(f"strategy={name!r} does not exist; {_known()}")
     if refused and name in refused:
-        possible = ", ".join(other for other in SETTINGS if other not in refused)
-        raise ConfigError(f"strategy={name!r} cannot be used here: {refused[name]}. Use one of: {possible}")
+        possible = " or ".join(repr(other) for other in SETTINGS if other not in NOT_YET and other not in refused)
+        raise ConfigError(f"strategy={name!r} cannot be used here: {refused[name]}. Use {possible}")
     _check_settings(name, settings)
     if name in NOT_YET:
         raise ConfigError(f"strategy={name!r} is not available in this version: use {DEFAULT!r}")
