@@ -12,6 +12,8 @@ Duration = timedelta | float | int | str
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_NEGATIVE = re.compile(r"-\s*\d[\da-z.]*")
+"""What looks like a duration below zero, with a unit or without."""
 _MAX_MS = 100 * 366 * 86_400_000
 
 
@@ -28,14 +30,20 @@ def to_ms(value: Duration, *, option: str, minimum_ms: int = 0) -> int:
 
     """
     ms = _parse(value, option)
+    if ms < 0:
+        message = f"{option}={value!r} is too short, as it is negative: give at least {_least(minimum_ms)}"
+        raise ConfigError(message)
     if not math.isfinite(ms) or round(ms) > _MAX_MS:
         message = f"{option}={value!r} is too long: give at most 100 years"
         raise ConfigError(message)
     if ms < minimum_ms or (ms > 0 and round(ms) == 0):
-        least = f"{max(minimum_ms, 1)}ms" if minimum_ms else "0 (or at least 1ms)"
-        message = f"{option}={value!r} is too short: give at least {least}"
+        message = f"{option}={value!r} is too short: give at least {_least(minimum_ms)}"
         raise ConfigError(message)
     return round(ms)
+
+
+def _least(minimum_ms: int) -> str:
+    return f"{minimum_ms}ms" if minimum_ms else "1ms, or 0"
 
 
 def _parse(value: object, option: str) -> float:
@@ -48,6 +56,8 @@ def _parse(value: object, option: str) -> float:
         parts = _PART.findall(text)
         if parts and "".join(number + unit for number, unit in parts) == text:
             return sum(float(number) * _UNITS_MS[unit] for number, unit in parts)
+        if _NEGATIVE.fullmatch(text):
+            return -math.inf
     message = (
         f"{option}={value!r} is not a duration: "
         "give seconds as a number, a timedelta, or text such as '10s', '1h30m' or '250ms'"

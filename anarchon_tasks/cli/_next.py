@@ -6,7 +6,7 @@ import click
 
 from anarchon_tasks.cli._failures import Failed
 from anarchon_tasks.cli._options import json_option, slot_options, store_options
-from anarchon_tasks.cli._output import instant_ms, print_json, print_slots, slots_as_data
+from anarchon_tasks.cli._output import instant_ms, one_line, print_json, print_slots, slots_as_data
 from anarchon_tasks.cli._store import find_job, reading
 from anarchon_tasks.schedules import explain_slots
 from anarchon_tasks.schedules.base import utc_text
@@ -49,7 +49,7 @@ def next_slots(
     shown = local or stored.timezone or "UTC"
     slots = explain_slots(schedule, after_ms=after, count=count, zone=shown)
     if not as_json:
-        click.echo(f"{job}: {stored.schedule} - {stored.describe}")
+        click.echo(one_line(f"{job}: {stored.schedule} - {stored.describe}"))
         print_slots(slots, shown)
         return
     print_json(

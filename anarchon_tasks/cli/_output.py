@@ -30,13 +30,13 @@ def print_json(data: object) -> None:
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under their heads, each column as wide as its widest cell; columns that are empty are left out."""
     used = [at for at in range(len(heads)) if any(row[at] for row in rows)]
-    table = [[_one_line(line[at]) for at in used] for line in (heads, *rows)]
+    table = [[one_line(line[at]) for at in used] for line in (heads, *rows)]
     widths = [max(len(line[at]) for line in table) for at in range(len(used))]
     for line in table:
         click.echo(GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _one_line(cell: str) -> str:
+def one_line(cell: str) -> str:
     """Return a cell that spoils neither its line nor the terminal."""
     return "".join(letter if letter.isprintable() else "�" for letter in " ".join(cell.split()))
 

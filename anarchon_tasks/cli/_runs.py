@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from anarchon_tasks.cli._options import json_option, store_options
-from anarchon_tasks.cli._output import length, print_json, print_table
+from anarchon_tasks.cli._output import length, one_line, print_json, print_table
 from anarchon_tasks.cli._store import find_job, reading
 from anarchon_tasks.model import iso
 from anarchon_tasks.reader import HISTORY_LIMIT
@@ -40,7 +40,7 @@ def history(*, job: str, limit: int, store: str | None, prefix: str | None, tabl
     elif runs:
         print_table(HEADS, [_cells(run) for run in runs])
     else:
-        click.echo(f"no runs of {job} yet")
+        click.echo(one_line(f"no runs of {job} yet"))
 
 
 def _cells(run: Run) -> tuple[str, ...]:

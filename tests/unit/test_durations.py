@@ -38,7 +38,8 @@ def test_read(value: Duration, ms: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "10", "ten", "10 s", "s", "1h30", "-5s", "1h-30m", "1H", "10sx", "٣x", True, None, [], b"1s", "1e3s"]
+    "value",
+    ["", "10", "ten", "10 s", "s", "1h30", "1h-30m", "-", "-ten", "1H", "10sx", "٣x", True, None, [], b"1s", "1e3s"],
 )
 def test_not_a_duration(value: object) -> None:
     """Anything else is refused with the option's name, the value, and what to write."""
@@ -52,6 +53,15 @@ def test_too_short(value: Duration) -> None:
     """A negative duration, and one that would round to nothing, are refused."""
     with pytest.raises(ConfigError, match="too short"):
         to_ms(value, option="lease")
+
+
+@pytest.mark.parametrize("value", [-2, "-1", "-5s", "- 2.5s", "-1h30m", timedelta(days=-1), float("-inf")])
+def test_negative(value: Duration) -> None:
+    """What is below zero is told so, and what the least is, however it is written: options of URLs are text."""
+    with pytest.raises(ConfigError, match=r"busy_timeout=.* is too short, as it is negative: give at least 1ms, or 0$"):
+        to_ms(value, option="busy_timeout")
+    with pytest.raises(ConfigError, match=r"is negative: give at least 1000ms$"):
+        to_ms(value, option="lease", minimum_ms=1_000)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), "101000w", 10**12, timedelta.max])

@@ -416,3 +416,7 @@ def test_odd_names_do_not_reach_the_terminal_raw(anarchon: Callable[..., Result]
     assert len(lines) == 2
     assert lines[1].isprintable()
     assert data(anarchon("jobs", *url, "--json"))[0]["name"] == name
+    for verb, count in (("history", 1), ("next", 4)):
+        shown = anarchon(verb, name, *url, *(("-n", "2") if verb == "next" else ())).stdout.splitlines()
+        assert len(shown) == count
+        assert all(line.isprintable() for line in shown)

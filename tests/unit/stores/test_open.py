@@ -71,6 +71,7 @@ def test_a_store_a_backend_and_a_url_are_accepted(tmp_path: Path) -> None:
         (lambda: SqliteBackend("x.db", table=""), "table=''"),
         (lambda: SqliteBackend("x.db", table="sqlite_x"), "table='sqlite_x'"),
         (lambda: SqliteBackend("x.db", busy_timeout="soon"), "busy_timeout='soon' is not a duration"),
+        (lambda: SqliteBackend("sqlite:///x.db?busy_timeout=-1"), "busy_timeout='-1' is too short, as it is negative"),
         (lambda: open_store(3), "3 is not a store"),  # type: ignore[arg-type]
         (lambda: open_store(SqliteBackend), "is not a store"),  # type: ignore[arg-type]
         (lambda: open_store(MemoryStore(), table="x"), "table='x' has no place beside MemoryStore"),
