@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import weakref
 from contextlib import AbstractContextManager, contextmanager
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 _MOST = 8
-_ENCODING = b"UTF8"
+_ENCODINGS = ("utf8", "unicode")
+"""Two names of one; the server says UTF8, and a pooler what it was told."""
 _abandoned: list[object] = []
 """Connections of the process that this one was forked from. Never closed here: the server would end them there."""
 
@@ -242,11 +244,11 @@ def _check_encoding(connection: Connection[Any], said: str) -> None:
     """Refuse a connection whose server would take our UTF-8 for something else, and keep another account for a name."""
     if is_broken(connection):
         return
-    encoding = connection.pgconn.parameter_status(b"client_encoding") or _ENCODING
-    if encoding != _ENCODING:
+    encoding = (connection.pgconn.parameter_status(b"client_encoding") or b"utf8").decode("ascii", "replace")
+    if re.sub(r"[\W_]", "", encoding).lower() not in _ENCODINGS:
         raise Failed(
-            f"{said} one in the encoding {encoding.decode('ascii', 'replace')}: open connections with "
-            "client_encoding=utf8, which also goes before the variable PGCLIENTENCODING"
+            f"{said} one in the encoding {encoding}: open connections with client_encoding=utf8, which also goes "
+            "before the variable PGCLIENTENCODING"
         )
 
 
