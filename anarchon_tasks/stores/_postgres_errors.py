@@ -24,6 +24,7 @@ RENEW = frozenset({"25006", "0A000", "XX000"})
 _AWAY_CLASSES = frozenset({"08", "40", "53", "57", "58"})
 _AWAY = frozenset({"25006", "55P03", "55006"})
 _HINTS = {
+    "22023": "correct the option, in what the store was given or in libpq's environment",
     "25006": "this server is a standby, or read-only: connect to the primary, for example with all hosts in the URL "
     "and target_session_attrs=read-write",
     "28000": "check the user, and the server's pg_hba.conf",
@@ -44,7 +45,11 @@ _REFUSALS = (
     (re.compile(r"database .* does not exist|no such database"), "3D000"),
     (re.compile(r"too many (clients|connections)|remaining connection slots|no more connections allowed"), "53300"),
     (re.compile(r"the database system is"), "57P03"),
+    (re.compile(r"invalid \w+ value|invalid (port number|integer value)"), "22023"),
 )
+
+# What pgbouncer says, with the state of a lost connection, where it would never work.
+_STATEMENT_MODE = re.compile(r"transaction blocks not allowed in statement pooling mode")
 
 
 def state_of_refusal(text: str) -> str:
@@ -58,20 +63,37 @@ def translate(failed: Failed, *, location: str, names: Names, secrets: Collectio
     for secret in secrets:
         text = text.replace(secret, "***")
     state = failed.sqlstate
-    if state == "42501":
-        hint = (
-            f"this role lacks a privilege: grant it USAGE on the schema and SELECT, INSERT, UPDATE, DELETE on the "
-            f"tables {', '.join(names.relations)}; if the store is not there yet, or of an older version, make it "
-            f"with a role that may: anarchon migrate"
-        )
-    else:
-        hint = _HINTS.get(state, "")
+    hint = _hint(failed, names)
     said = f"{location}: {text}" + (f" [{state}]" if state else "") + (f"; {hint}" if hint else "")
     return StoreUnavailable(said) if is_passing(failed) else StoreError(said)
 
 
+def _hint(failed: Failed, names: Names) -> str:
+    state = failed.sqlstate
+    if _STATEMENT_MODE.search(failed.text):
+        return "set pool_mode of pgbouncer to transaction or session for this database"
+    if state == "42501":
+        return (
+            f"this role lacks a privilege: grant it USAGE on the schema, SELECT, INSERT, UPDATE, DELETE on the "
+            f"tables {', '.join(names.relations)}, and, where not everybody has it, EXECUTE ON ALL FUNCTIONS IN SCHEMA "
+            f"{names.schema}; if the store is not there yet, or of an older version, make it with a role that may: "
+            "anarchon migrate"
+        )
+    if state == "3F000" and f'"{names.schema}"' in failed.text:
+        return f"create the schema {names.schema!r}, or name another in the option table"
+    if state in MISSING:
+        return (
+            f"the functions of the store with table={names.table!r} look for what has another name now: rename the "
+            "schema, table or function back, or drop the functions whose names begin with "
+            f"{names.function_prefix!r}, which are then made anew"
+        )
+    return _HINTS.get(state, "")
+
+
 def is_passing(failed: Failed) -> bool:
     """Tell whether the same call may work later without anybody changing anything in this process."""
+    if _STATEMENT_MODE.search(failed.text):
+        return False
     if not failed.sqlstate:
         return failed.broken or failed.late
     return failed.sqlstate in _AWAY or failed.sqlstate[:2] in _AWAY_CLASSES

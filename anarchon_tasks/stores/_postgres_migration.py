@@ -40,6 +40,7 @@ def migrate(connection: Connection[Any], names: Names, *, location: str, timeout
         run(own["lock"])
         made = _made(_Look(connection, names, location, timeout_s), names)
         if made:
+            run(own["check_encoding"])
             run(own["late_bodies"])
         for _, statement in made:
             run(statement)
@@ -108,6 +109,8 @@ class _Look:
             if failed.sqlstate == _NO_COLUMN:
                 raise self._foreign([self._names.name + "_format"]) from None
             raise
+        if not rows:
+            raise self._no_format()
         if len(rows) != 1 or rows[0][1] != self._names.name.encode():
             raise self._foreign([self._names.name + "_format"])
         number = int(rows[0][0] or 0)
@@ -122,6 +125,14 @@ class _Look:
 
     def _rows(self, statement: str) -> list[tuple[bytes | None, ...]]:
         return call(self._connection, self._sql[statement].encode(), timeout_s=self._timeout_s)
+
+    def _no_format(self) -> StoreError:
+        restored = self._names.filled("INSERT INTO {format} (format, made_for) VALUES ({newest}, {made_for})")
+        return StoreError(
+            f"{self._location}: the only row of the table {self._names.name}_format is missing in the schema "
+            f"{self._names.schema!r}: restore it, with the format that it had (of this version: {FORMAT}), for "
+            f"example {restored};"
+        )
 
     def _foreign(self, found: list[str]) -> StoreError:
         return StoreError(

@@ -132,6 +132,11 @@ class Names:
         return [self.name + suffix for suffix in TABLES.values()]
 
     @property
+    def function_prefix(self) -> str:
+        """What the names of the functions of this version begin with."""
+        return f"{self.name}_{revision()}_"
+
+    @property
     def functions(self) -> dict[str, str]:
         """The bare names of the functions, by what the statements call them."""
         return {name: self._function(name) for name in functions()}
@@ -145,7 +150,7 @@ class Names:
 
     def _function(self, name: str) -> str:
         """The revision stands before the name, so that no two tables, as `t` and `t_claim`, make one of it."""
-        return f"{self.name}_{revision()}_{name}"
+        return f"{self.function_prefix}{name}"
 
     def filled(self, text: str) -> str:
         """Return a statement with the names filled in."""
@@ -201,7 +206,8 @@ def make_functions(names: Names) -> dict[str, str]:
 def ddl(names: Names) -> list[str]:
     """Return every statement that makes a store, in order, for one transaction. None has a `;` at its end."""
     own = migration(names)
-    return [own["lock"], own["late_bodies"], *make_tables(names), *make_functions(names).values()]
+    first = [own["lock"], own["check_encoding"], own["late_bodies"]]
+    return [*first, *make_tables(names), *make_functions(names).values()]
 
 
 def _is_unicode(text: str) -> bool:

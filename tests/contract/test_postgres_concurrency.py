@@ -301,3 +301,12 @@ def _clients(tables: EmptyTables) -> int:
             "WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
         ).fetchall()
     return int(row["count"])
+
+
+def test_an_announcement_that_waited_moves_nothing_back(clients: Callable[..., LeaseStore]) -> None:
+    """The time of a call that waited for another's row is older than what that wrote."""
+    later, earlier = ManualClock(2_000.0), ManualClock(1_000.0)
+    clients(later).announce("w", {"q": 7})
+    clients(earlier).announce("w", {"q": 5})
+    [(_, note)] = clients(earlier).queues().answers
+    assert (note.announced_ms, note.begun_ms) == (later.wall_ms(), 7)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ from anarchon_tasks.stores import _postgres_schema as schema
 from anarchon_tasks.stores import from_url, open_to_read
 from anarchon_tasks.stores._postgres_schema import Names
 from anarchon_tasks.stores.base import Claim, ClaimKind, Definition, Overlap, Policy
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, poll_until
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -222,6 +223,50 @@ class TestAutomatically:
         assert [found.name for found in old.definitions().answers] == ["a", "b"]
 
 
+class TestNewerFormats:
+    """A migration of a newer version may come at any time."""
+
+    @pytest.mark.parametrize("way", ["jobs", "format"])
+    def test_a_call_that_waited_for_it_is_refused(
+        self, database: str, admin: Connection[Any], opened: Callable[..., LeaseStore], way: str
+    ) -> None:
+        """Whatever it waited for: it writes nothing, as one that comes later."""
+        store = opened(database, timeout=60)
+        use(store)
+        calls: dict[str, Callable[[], object]] = {"register": lambda: use(store, job="b")}
+        if way == "format":
+            calls["announce"] = lambda: store.announce("w", {"q": 1})
+            calls["expired"] = lambda: store.expired(limit=10)
+            calls["definitions"] = store.definitions
+            calls["time"] = store.time
+        lock = {
+            "jobs": "SELECT pg_advisory_xact_lock({namespace}, hashtext('b'))",
+            "format": "LOCK TABLE {format} IN ACCESS EXCLUSIVE MODE",
+        }[way]
+        ask = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        with ThreadPoolExecutor(len(calls)) as threads, psycopg.connect(database) as newer:
+            newer.execute(Names("anarchon_runs").filled(lock).encode())
+            waiting = {name: threads.submit(call) for name, call in calls.items()}
+            poll_until(lambda: admin.execute(ask).fetchone() == (len(calls),), what="calls that wait")
+            newer.execute("UPDATE anarchon_runs_format SET format = 2")
+            newer.commit()
+            for name, future in waiting.items():
+                with pytest.raises(StoreFormatError, match=r"format 2 .*upgrade"):
+                    raise AssertionError((name, future.result(60)))
+        assert admin.execute("SELECT job FROM anarchon_runs_definitions").fetchall() == [("a",)]
+        assert admin.execute("SELECT queue FROM anarchon_runs_queues").fetchall() == []
+
+    def test_it_waits_for_the_calls_that_began(
+        self, database: str, admin: Connection[Any], opened: Callable[..., LeaseStore]
+    ) -> None:
+        """A call keeps the table of the format until it ends."""
+        use(opened(database))
+        with psycopg.connect(database) as caller:
+            caller.execute(f"SELECT {Names('anarchon_runs').function('register')}('[]', 0, 1)".encode())
+            with pytest.raises(psycopg.errors.LockNotAvailable), admin.transaction():
+                admin.execute("LOCK TABLE anarchon_runs_format IN ACCESS EXCLUSIVE MODE NOWAIT")
+
+
 class TestOthers:
     """What is not ours is left alone."""
 
@@ -272,6 +317,55 @@ class TestOthers:
             opened(database).time()
         assert not isinstance(caught.value, StoreUnavailable)
         assert things(admin) == before
+
+    @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+    def test_a_database_of_another_encoding_is_refused(
+        self, database: str, opened: Callable[..., LeaseStore], encoding: str
+    ) -> None:
+        """It cannot hold every name: by a call, by the command, and by what `--sql` prints; nothing is made."""
+        name = f"t{uuid.uuid4().hex[:16]}"
+        url = urlsplit(database)._replace(path=f"/{name}").geturl()
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+            try:
+                with pytest.raises(StoreError, match=f"encoding {encoding}, .*needs UTF8.*CREATE DATABASE") as caught:
+                    opened(url).time()
+                assert not isinstance(caught.value, StoreUnavailable)
+                told = anarchon("migrate", "--store", url)
+                assert (told.exit_code, "needs UTF8" in told.stderr) == (1, True)
+                with pytest.raises(AssertionError, match="needs UTF8"):
+                    psql(url, anarchon("migrate", "--sql", "--store", url).stdout)
+                with psycopg.connect(url) as there:
+                    assert things(there) == set()
+            finally:
+                connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def test_a_format_that_was_deleted_is_named(
+        self, database: str, admin: Connection[Any], opened: Callable[..., LeaseStore]
+    ) -> None:
+        """With the statement that restores it."""
+        use(opened(database, table="s.runs"))
+        admin.execute("DELETE FROM s.runs_format")
+        told = anarchon("migrate", "--store", database, "--table", "s.runs")
+        assert (told.exit_code, "row of the table runs_format is missing" in told.stderr) == (1, True), told.stderr
+        admin.execute(told.stderr[told.stderr.index("INSERT INTO") :].partition(";")[0].replace("\n", " ").encode())
+        assert "nothing to do" in anarchon("migrate", "--store", database, "--table", "s.runs").stdout
+
+    def test_a_schema_that_was_renamed_or_is_missing_is_told_with_advice(
+        self, database: str, admin: Connection[Any], opened: Callable[..., LeaseStore]
+    ) -> None:
+        """The functions name the tables with their schema, so they do not follow it."""
+        use(opened(database, table="old.runs"))
+        admin.execute("ALTER SCHEMA old RENAME TO new")
+        with pytest.raises(StoreError, match=r"rename.* back, or drop the functions .*runs_[0-9a-f]{8}_") as caught:
+            use(opened(database, table="new.runs"))
+        assert not isinstance(caught.value, StoreUnavailable)
+        for name in Names("new.runs").functions.values():
+            admin.execute(f'DROP FUNCTION new."{name}" CASCADE')
+        use(opened(database, table="new.runs"))
+        admin.execute("DROP SCHEMA public CASCADE")
+        with pytest.raises(StoreError, match=r"3F000\]; .*create the schema 'public', or name another in the option"):
+            opened(database).time()
 
     def test_the_store_of_a_table_that_ends_alike_is_not_taken_for_ours(
         self, database: str, opened: Callable[..., LeaseStore]
@@ -341,6 +435,18 @@ class TestByHand:
         store.time()
         assert store.expired(limit=10).answers == []
         assert "nothing to do" in anarchon("migrate", "--store", role, "--table", "shop.runs").stdout
+
+    def test_a_role_that_may_not_execute_is_told_so(
+        self, role: str, database: str, admin: Connection[Any], opened: Callable[..., LeaseStore]
+    ) -> None:
+        """Where functions are not everybody's by default."""
+        admin.execute("ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM public")
+        use(opened(database))
+        self.grant(admin, role)
+        with pytest.raises(StoreError, match=r"denied for function .*42501\]; .*EXECUTE ON ALL FUNCTIONS IN SCHEMA"):
+            opened(role).time()
+        admin.execute(f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO {urlsplit(role).username}")
+        use(opened(role))
 
     def test_a_role_that_may_only_read_reads(
         self, role: str, database: str, admin: Connection[Any], opened: Callable[..., LeaseStore]

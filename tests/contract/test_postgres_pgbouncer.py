@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from anarchon_tasks.errors import StoreUnavailable
+from anarchon_tasks.errors import StoreError, StoreUnavailable
 from anarchon_tasks.model import RunRef
-from anarchon_tasks.stores import from_url
+from anarchon_tasks.stores import PostgresBackend, from_url
 from anarchon_tasks.stores.base import Claim, ClaimKind, Definition, Overlap, Policy
 from anarchon_tasks.testing import LeaseStoreSuite
 from tests.servers import PgBouncer, PostgresServer, missing, poll_until
 
 pytest.importorskip("psycopg")
+
+import psycopg
 
 from tests.contract.postgres_adapter import PostgresAdapter
 
@@ -110,6 +112,29 @@ def test_a_pooler_that_went_away_is_told_and_later_it_works_again(
             store.time()
         mine.start()
         store.time()
+        store.close()
+
+
+@pytest.mark.parametrize("encoding", ["UTF-8", "unicode", None])
+def test_connections_of_the_users_go_through_it(pooler: PgBouncer, encoding: str | None) -> None:
+    """It tells the encoding as it was told it, and not as the server calls it."""
+    parameters = {} if encoding is None else {"client_encoding": encoding}
+    store = PostgresBackend(lambda: psycopg.connect(pooler.url, **parameters), table="through").open()
+    store.time()
+    store.close()
+
+
+def test_a_pooler_in_statement_mode_is_refused(
+    behind_it: PostgresServer, pooler: PgBouncer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The store cannot be made through it, later neither: an error that names the option, and no outage."""
+    del pooler  # or a reason why there is none
+    directory = tmp_path_factory.mktemp("bouncer")
+    with PgBouncer(directory, server_port=behind_it.port, pool_mode="statement") as mine:
+        store = from_url(mine.url, table="by_statements")
+        with pytest.raises(StoreError, match="set pool_mode of pgbouncer to transaction or session") as caught:
+            store.time()
+        assert not isinstance(caught.value, StoreUnavailable)
         store.close()
 
 

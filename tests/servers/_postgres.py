@@ -187,12 +187,22 @@ class PgBouncer(_NotAsRoot):
         server_port: The port of the PostgreSQL server behind it.
         pool_size: How many server connections its clients share.
         port: A free one by default.
+        pool_mode: When it gives a client another session.
     """
 
     name = "pgbouncer"
 
-    def __init__(self, directory: Path, *, server_port: int, pool_size: int = 4, port: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        server_port: int,
+        pool_size: int = 4,
+        port: int | None = None,
+        pool_mode: str = "transaction",
+    ) -> None:
         super().__init__(directory, port=port)
+        self.pool_mode = pool_mode
         self.server_port = server_port
         self.pool_size = pool_size
 
@@ -223,7 +233,7 @@ class PgBouncer(_NotAsRoot):
             "unix_socket_dir =",
             "auth_type = trust",
             f"auth_file = {users}",
-            "pool_mode = transaction",
+            f"pool_mode = {self.pool_mode}",
             f"default_pool_size = {self.pool_size}",
             "server_login_retry = 0",
         ]

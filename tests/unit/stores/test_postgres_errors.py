@@ -55,11 +55,22 @@ def test_what_somebody_must_mend_is_an_error(state: str) -> None:
         ("53300", "raise max_connections"),
         ("57014", "statement_timeout"),
         ("42501", "anarchon migrate"),
+        ("42501", "EXECUTE ON ALL FUNCTIONS"),
+        ("42P01", "rename the schema, table or function back"),
     ],
 )
 def test_advice_is_given(state: str, advice: str) -> None:
     """The message says what to do next."""
     assert advice in str(meaning(state))
+
+
+def test_a_pooler_in_statement_mode_is_an_error_with_advice() -> None:
+    """It has the state of a lost connection, but no later call can make the store."""
+    said = "transaction blocks not allowed in statement pooling mode"
+    failed = Failed(said, sqlstate="08P01", broken=True)
+    error = translate(failed, location="postgresql://db/x", names=NAMES)
+    assert type(error) is StoreError
+    assert f"{said} [08P01]; set pool_mode of pgbouncer to transaction or session" in str(error)
 
 
 def test_a_lost_connection_and_a_late_answer_are_unavailable() -> None:
@@ -91,6 +102,8 @@ def test_no_secret_is_in_a_message() -> None:
         ("FATAL: no more connections allowed (max_client_conn)", "53300"),
         ("FATAL: the database system is starting up", "57P03"),
         ("FATAL: the database system is shutting down", "57P03"),
+        ('invalid sslmode value: "bogus"', "22023"),
+        ('invalid port number: "99999"', "22023"),
         ("Connection refused", ""),
     ],
 )

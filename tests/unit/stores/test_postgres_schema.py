@@ -72,7 +72,8 @@ def test_the_lock_comes_first_and_the_format_before_the_functions() -> None:
     """Whoever executes the statements in order, in one transaction, is alone, and has a whole store at the end."""
     statements = ddl(Names("shipping.cron"))
     assert "pg_advisory_xact_lock" in statements[0]
-    assert "CREATE SCHEMA" in statements[2]
+    assert "server_encoding" in statements[1]
+    assert "CREATE SCHEMA" in statements[3]
     kinds = [statement.split()[0:2] for statement in statements if "CREATE" in statement or "INSERT" in statement]
     assert kinds.index(["INSERT", "INTO"]) < kinds.index(["CREATE", "OR"])
     assert not any(statement.endswith(";") for statement in statements if not statement.startswith("DO"))

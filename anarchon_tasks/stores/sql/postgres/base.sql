@@ -10,8 +10,9 @@ CREATE OR REPLACE FUNCTION {fn_now_ms}(at bigint) RETURNS bigint LANGUAGE sql VO
 $$;
 
 -- name: newer
--- The whole reply to a caller that cannot read the store, because a newer version wrote it; or NULL.
-CREATE OR REPLACE FUNCTION {fn_newer}(newest integer) RETURNS text LANGUAGE plpgsql STABLE AS $$
+-- The whole reply to a caller that cannot read the store, because a newer version wrote it; or NULL. Volatile: when it
+-- had to wait for a migration, it sees what that wrote.
+CREATE OR REPLACE FUNCTION {fn_newer}(newest integer) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   RETURN (SELECT json_build_object('format', f.format)::text FROM {format} f WHERE f.format > newest LIMIT 1);
 END

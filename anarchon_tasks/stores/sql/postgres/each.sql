@@ -81,11 +81,12 @@ CREATE OR REPLACE FUNCTION {fn_run}(
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 SET cpu_tuple_cost = 10 SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 DECLARE
-  refusal text := {fn_newer}(newest);
+  refusal text;
   now_ms bigint;
 BEGIN
-  IF refusal IS NOT NULL THEN RETURN refusal; END IF;
   PERFORM {fn_lock_jobs}(items, shared);
+  refusal := {fn_newer}(newest); -- not before: a migration may have come while it waited
+  IF refusal IS NOT NULL THEN RETURN refusal; END IF;
   now_ms := {fn_now_ms}(at);
   RETURN {fn_reply}(now_ms, {fn_decide}(operation, items, policies, now_ms));
 END

@@ -113,7 +113,8 @@ END
 $$;
 
 -- name: announce
--- When a run of a queue last began only moves forward, whatever the order in which workers tell it.
+-- When a queue was last announced, and when a run of it last began, only move forward, whatever the order in which
+-- workers tell it, and however long one waits for the other.
 CREATE OR REPLACE FUNCTION {fn_announce}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   refusal text := {fn_newer}(newest);
@@ -122,7 +123,8 @@ BEGIN
   IF refusal IS NOT NULL THEN RETURN refusal; END IF;
   INSERT INTO {queues} AS q (queue, announced, begun)
   SELECT said ->> 0, now_ms, max((said ->> 1)::bigint) FROM jsonb_array_elements(payload) said GROUP BY 1 ORDER BY 1
-  ON CONFLICT (queue) DO UPDATE SET announced = excluded.announced, begun = greatest(q.begun, excluded.begun);
+  ON CONFLICT (queue) DO UPDATE SET
+    announced = greatest(q.announced, excluded.announced), begun = greatest(q.begun, excluded.begun);
   RETURN {fn_reply}(now_ms, '{{}}');
 END
 $$;
