@@ -1,8 +1,9 @@
 """The rules of a run, as one atomic step on the account of one job.
 
 The memory and SQLite stores execute these functions; the Redis store says the same in Lua (`lua/`), the PostgreSQL
-store in PL/pgSQL (`sql/postgres/`), and the tests compare them call by call. Each function reads and writes an `Account` and is given the store's time. What may
-not be left out, and what breaks without it, is explained in `docs/explanation/protocol.md`.
+store in PL/pgSQL (`sql/postgres/`), and the tests compare them call by call. Each function reads and writes an
+`Account` and is given the store's time. What may not be left out, and what breaks without it, is explained in
+`docs/explanation/protocol.md`.
 """
 
 from __future__ import annotations
