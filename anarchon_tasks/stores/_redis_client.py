@@ -11,10 +11,10 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from anarchon_tasks.errors import StoreError, StoreFormatError, StoreUnavailable
+from anarchon_tasks.errors import StoreError, StoreUnavailable
 from anarchon_tasks.stores import _wire as wire
 from anarchon_tasks.stores._redis_eviction import warn_if_evicting
-from anarchon_tasks.stores._redis_scripts import Script, script
+from anarchon_tasks.stores._redis_scripts import Script, read, script
 from anarchon_tasks.stores.base import FORMAT
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ class Scripts:
         return found, ("EVALSHA", found.sha, 0, self._prefix, now, FORMAT, wire.dumps(payload))
 
     def _read(self, operation: str, text: bytes | str) -> list[Any]:
-        reply = self._checked(wire.loads(text))
+        reply = read(text, self._connection.location, self._prefix.decode(errors="replace"))
         if operation in _FIRST_WRITES and self._warners:
             self._warn_once()
         return reply
@@ -309,13 +309,3 @@ class Scripts:
             return
         if warner == os.getpid():
             warn_if_evicting(self._connection.execute, self._connection.location)
-
-    def _checked(self, reply: Any) -> list[Any]:  # noqa: ANN401 - JSON is of any type
-        if isinstance(reply, dict):
-            found = reply.get("format")
-            raise StoreFormatError(
-                f"{self._connection.location} holds format {found} under the prefix {self._prefix.decode()!r}, and "
-                f"this version reads up to {FORMAT}: upgrade this instance. The store was left untouched."
-            )
-        result: list[Any] = reply
-        return result

@@ -19,7 +19,7 @@ from anarchon_tasks.stores._redis_eviction import warn_if_evicting
 from anarchon_tasks.stores._redis_nodes import Call, Nodes, Wait, kwargs_of
 from anarchon_tasks.stores._redis_options import DEFAULT_PREFIX, check_prefix, location_of, secrets
 from anarchon_tasks.stores._redis_replicas import ReplicatedScripts
-from anarchon_tasks.stores._redis_scripts import checked, script
+from anarchon_tasks.stores._redis_scripts import read, script
 from anarchon_tasks.stores._remote import RemoteStore
 from anarchon_tasks.stores.base import FORMAT
 
@@ -187,7 +187,7 @@ class ClusterScripts:
 
     def _read(self, call: Call) -> list[Any]:
         assert call.reply is not None  # noqa: S101 - it has no error
-        return checked(wire.loads(call.reply), self._location, self._prefix)
+        return read(call.reply, self._location, self._prefix)
 
     def _check_format(self, *, writes: bool) -> None:
         """See to it that the store has a format that this version reads. On a single server each script does."""

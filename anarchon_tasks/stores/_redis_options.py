@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from anarchon_tasks._durations import Duration, to_ms
 from anarchon_tasks.errors import ConfigError
 from anarchon_tasks.stores import _glide, _urls
 from anarchon_tasks.stores import _redis_strategies as strategies
+from anarchon_tasks.stores import _redis_values as values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -142,13 +143,13 @@ def checked(options: Mapping[str, object], name: str) -> dict[str, object]:
     """Return a copy of a mapping of driver options.
 
     Raises:
-        ConfigError: It has one that is not known.
+        ConfigError: It has one that is not known, or a value that cannot work.
 
     """
     for option in options:
         if option not in _IN_MAPPING:
             raise ConfigError(f"{option!r} is not an option of {name}; {_urls.known(_IN_MAPPING)}")
-    return dict(options)
+    return values.checked(options, name)
 
 
 def arguments(target: str | Mapping[str, object] | None) -> dict[str, Any]:
@@ -169,16 +170,12 @@ def _url_arguments(url: str) -> dict[str, object]:
         raise ConfigError(
             f"{shown} is not a URL of Redis or Valkey: use {', '.join(f'{s}://' for s in (*_TLS, 'unix'))}"
         )
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise ConfigError(f"{shown} cannot be read: percent-encode special characters of the password") from None
+    parts, port = _parsed(url, shown)
     found: dict[str, object] = {}
     if scheme == "unix":
         found["unix_socket_path"] = unquote(parts.path)
     else:
-        found |= {"host": parts.hostname or "localhost", "port": port or 6379}
+        found |= {"host": parts.hostname or "localhost", "port": 6379 if port is None else port}
         if _TLS[scheme]:
             found["ssl"] = True
         if parts.path not in {"", "/"}:
@@ -186,8 +183,27 @@ def _url_arguments(url: str) -> dict[str, object]:
     for name, value in (("username", parts.username), ("password", parts.password)):
         if value:
             found[name] = unquote(value)
-    found.update((name, _value(name, value, shown)) for name, value in parse_qsl(parts.query))
-    return found
+    for name, text in parse_qsl(parts.query):
+        read = _value(name, text, shown)
+        had = found.setdefault(name, read)
+        if had is not read and had != read:
+            raise ConfigError(f"{shown} gives {name} twice, {had!r} and {read!r}: give it once")
+    return values.checked(found, shown)
+
+
+def _parsed(url: str, shown: str) -> tuple[SplitResult, int | None]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        if "out of range" in str(error):
+            raise ConfigError(f"{shown}: the port is out of range: give one from 1 to 65535") from None
+        raise ConfigError(f"{shown} cannot be read: percent-encode special characters of the password") from None
+    if parts.scheme == "unix" and not parts.path.strip("/"):
+        raise ConfigError(f"{shown} names no socket: use unix:///path/of/the.sock")
+    if parts.scheme != "unix" and "://" not in url:
+        raise ConfigError(f"{shown} names no host: use {parts.scheme}://HOST:PORT/DB")
+    return parts, port
 
 
 def _value(name: str, text: str, shown: str) -> object:
@@ -229,7 +245,8 @@ def of_client(client: object) -> dict[str, Any]:
 def secrets(kwargs: Mapping[str, Any]) -> list[str]:
     """Return what no message may contain."""
     found = (kwargs.get(name) for name in ("password", "ssl_password"))
-    return [secret for secret in found if isinstance(secret, str)]
+    texts = (secret.decode(errors="replace") if isinstance(secret, bytes) else secret for secret in found)
+    return [secret for secret in texts if isinstance(secret, str)]
 
 
 def location(target: str | Mapping[str, object] | None) -> str:

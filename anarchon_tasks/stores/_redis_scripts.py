@@ -9,7 +9,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from anarchon_tasks.errors import StoreFormatError
+from anarchon_tasks.errors import StoreError, StoreFormatError
+from anarchon_tasks.stores import _wire as wire
 from anarchon_tasks.stores.base import FORMAT
 
 _USES = re.compile(r"\A-- uses: ([a-z_ ]+)\n")
@@ -36,20 +37,29 @@ def script(name: str) -> Script:
     return Script(name, text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - the server's choice
 
 
-def checked(reply: Any, location: str, prefix: str) -> list[Any]:  # noqa: ANN401 - JSON is of any type
+def read(said: Any, location: str, prefix: str) -> list[Any]:  # noqa: ANN401 - whatever a client returns
     """Return what a script replied.
 
     Raises:
         StoreFormatError: It is that the store was written by a newer version.
+        StoreError: It is none of a script: the client changed it, or sends commands elsewhere.
 
     """
+    try:
+        reply = wire.loads(said)
+    except (TypeError, ValueError):
+        reply = None
     if isinstance(reply, dict):
         raise StoreFormatError(
             f"{location} holds format {reply.get('format')} under the prefix {prefix!r}, and this version reads up to "
             f"{FORMAT}: upgrade this instance. The store was left untouched."
         )
-    result: list[Any] = reply
-    return result
+    if not (isinstance(reply, list) and reply and isinstance(reply[0], int)):
+        raise StoreError(
+            f"{location}: a script was answered with a {type(said).__name__} that is no answer of ours: hand in a "
+            "client that returns replies as they come, as bytes or as UTF-8 text, with no callback for EVALSHA"
+        )
+    return reply
 
 
 def _source(name: str) -> str:

@@ -215,6 +215,15 @@ def _is_client(target: object) -> bool:
     return target is not None and not isinstance(target, str | Mapping)
 
 
+_NO_CLIENTS = {
+    "Pipeline": "the client that it was made of",
+    "ClusterPipeline": "the client that it was made of",
+    "PubSub": "the client that it was made of",
+    "Sentinel": "the client that its master_for(...) returns",
+}
+"""Families of the drivers' classes that have `execute_command`, too, and what to give in their place."""
+
+
 def _check_client(client: object, name: str) -> None:
     command = getattr(client, "execute_command", None)
     kind = type(client).__name__
@@ -224,6 +233,10 @@ def _check_client(client: object, name: str) -> None:
             f"{name}={kind} is not a way to a server: give a URL, a mapping of options, or a client with "
             "execute_command(*args)"
         )
+    families = {cls.__name__ for cls in type(client).__mro__}
+    for family, instead in _NO_CLIENTS.items():
+        if family in families:
+            raise ConfigError(f"{name}={kind} cannot run scripts and return their replies: give {instead}")
     if inspect.iscoroutinefunction(command) or (is_glide and _glide.is_asynchronous(client)):
         raise ConfigError(f"{name}={kind} is an asynchronous client: give a synchronous one, or a URL")
     if is_glide and _glide.is_cluster(client):
@@ -278,4 +291,15 @@ def _driver(names: Sequence[str], extra: str) -> Callable[[Mapping[str, object]]
         return lambda kwargs: cast(
             "Client", kind(**kwargs, retry=retry(no_backoff(), 1, (broken,)), retry_on_error=[broken])
         )
-    raise ConfigError(f'the driver is not installed: pip install "anarchon-tasks[{extra}]"')
+    other = ""
+    if "valkey" not in names and _is_installed("valkey"):
+        other = ", or use ValkeyBackend: its driver is installed"
+    raise ConfigError(f'the driver is not installed: pip install "anarchon-tasks[{extra}]"{other}')
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        importlib.import_module(package)
+    except ModuleNotFoundError:
+        return False
+    return True

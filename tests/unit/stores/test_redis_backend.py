@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import ssl
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -87,8 +89,8 @@ def test_urls_of_valkey(url: str) -> None:
 
 def test_options_in_the_url() -> None:
     """Prefix and strategy may stand in the URL, and the driver's options stay there."""
-    backend = RedisBackend("redis://cache?prefix=billing:cron:&strategy=lease&ssl_cert_reqs=none")
-    assert (backend.redis, backend.prefix) == ("redis://cache?ssl_cert_reqs=none", "billing:cron:")
+    backend = RedisBackend("rediss://cache?prefix=billing:cron:&strategy=lease&ssl_cert_reqs=none")
+    assert (backend.redis, backend.prefix) == ("rediss://cache?ssl_cert_reqs=none", "billing:cron:")
     assert backend.open().namespace == "billing:cron:"
 
 
@@ -107,6 +109,49 @@ def test_driver_arguments_of_a_url() -> None:
         "protocol": 2,
         "ssl_check_hostname": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("redis://cache?ssl_ca_certs=ca.pem", "ssl_ca_certs can only be given with TLS: use rediss://"),
+        ({"ssl": False, "ssl_cert_reqs": "none"}, "ssl_cert_reqs can only be given with TLS"),
+        ("redis://cache?protocol=4", "protocol=4 is not valid: give 2 or 3"),
+        ("redis://cache?socket_timeout=0", "socket_timeout=0.0 is not valid: give seconds, more than 0"),
+        ("redis://cache?socket_timeout=nan", "socket_timeout=nan is not valid"),
+        ("redis://cache?socket_connect_timeout=-1", "socket_connect_timeout=-1.0 is not valid"),
+        ("redis://cache?max_connections=0", "max_connections=0 is not valid"),
+        ("rediss://cache?ssl_cert_reqs=bogus", "ssl_cert_reqs='bogus' is not valid: give one of none, optional, req"),
+        ("redis://cache/-1", "db=-1 is not valid"),
+        ("redis://cache/1?db=2", "gives db twice, 1 and 2: give it once"),
+        ("redis://cache:99999/0", "the port is out of range: give one from 1 to 65535"),
+        ("redis://cache:0/0", "port=0 is not valid"),
+        ("redis://cache:x/0", "percent-encode special characters of the password"),
+        ("unix:", "names no socket: use unix:///"),
+        ("redis:cache:6379", "names no host: use redis://HOST:PORT/DB"),
+        ({"max_connections": "5"}, "redis: max_connections='5' is not valid: give a whole number, 1 or more"),
+        ({"ssl": "true"}, "redis: ssl='true' is not valid: give True or False"),
+        ({"port": "6379"}, "redis: port='6379' is not valid: give a port, 1 to 65535"),
+        ({"password": 123456}, "redis: password=<int> is not valid: give a text"),
+    ],
+)
+def test_options_that_cannot_work(target: Any, message: str) -> None:  # noqa: ANN401 - some are of a wrong type
+    """What no connection could be opened with is refused at once, with the option, its value and what to give."""
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        RedisBackend(target)
+    assert "123456" not in str(caught.value)
+
+
+def test_options_that_work() -> None:
+    """The same option twice with one value, names of other programs, and None where the driver has a default."""
+    arguments = _redis_options.arguments
+    assert arguments("redis://cache/2?db=2")["db"] == 2
+    assert arguments("rediss://cache?ssl_cert_reqs=CERT_NONE")["ssl_cert_reqs"] == "none"
+    assert RedisBackend({"ssl": True, "ssl_cert_reqs": ssl.CERT_NONE, "ssl_ca_certs": None}).redis == {
+        "ssl": True,
+        "ssl_cert_reqs": ssl.CERT_NONE,
+    }
+    assert RedisBackend({"socket_timeout": None, "username": None}).redis == {"socket_timeout": None}
 
 
 def test_options_as_a_mapping() -> None:
@@ -199,9 +244,40 @@ def test_a_missing_driver_names_the_command(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ConfigError, match=r'pip install "anarchon-tasks\[valkey\]"'):
         ValkeyBackend().open()
     assert RedisBackend(Recorder()).open().time().now_ms == 5
+    monkeypatch.setitem(sys.modules, "valkey", SimpleNamespace())
+    with pytest.raises(ConfigError, match=r"\[redis\]\", or use ValkeyBackend: its driver is installed$"):
+        RedisBackend("valkey://cache").open()
 
 
 # --- clients ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_looks_like_a_client() -> None:
+    """Pipelines and the like have `execute_command` too, but no replies: they are refused, with what to give."""
+    redis = pytest.importorskip("redis")
+    client = redis.Redis()
+    for other in (client.pipeline(), client.pubsub()):
+        with pytest.raises(ConfigError, match=r"cannot run scripts .*: give the client that it was made of"):
+            RedisBackend(other)
+    with pytest.raises(ConfigError, match=r"redis=Sentinel .*: give the client that its master_for\(...\) returns"):
+        RedisBackend(redis.sentinel.Sentinel([]))
+
+
+@pytest.mark.parametrize("reply", [None, b"OK", "no", 6, b"5", b"[]", ["1"], "\ufffe"])
+def test_replies_that_are_none(reply: Any) -> None:  # noqa: ANN401 - whatever a client may return
+    """A client that changes replies, or is none of such a server, is told apart from an outage, with what to give."""
+
+    class Odd(Recorder):
+        """Returns something of its own."""
+
+        def execute_command(self, *args: Any) -> Any:  # noqa: ANN401 - as drivers have it
+            """Return it."""
+            del args
+            return reply
+
+    with pytest.raises(StoreError, match="hand in a client that returns replies as they come") as caught:
+        RedisBackend(Odd()).open().time()
+    assert type(caught.value) is StoreError
 
 
 def test_any_client_with_execute_command() -> None:
