@@ -303,10 +303,23 @@ def _clients(tables: EmptyTables) -> int:
     return int(row["count"])
 
 
-def test_an_announcement_that_waited_moves_nothing_back(clients: Callable[..., LeaseStore]) -> None:
-    """The time of a call that waited for another's row is older than what that wrote."""
-    later, earlier = ManualClock(2_000.0), ManualClock(1_000.0)
-    clients(later).announce("w", {"q": 7})
-    clients(earlier).announce("w", {"q": 5})
-    [(_, note)] = clients(earlier).queues().answers
-    assert (note.announced_ms, note.begun_ms) == (later.wall_ms(), 7)
+def test_an_announcement_that_waited_moves_nothing_back(
+    postgres_tables: EmptyTables, clients: Callable[..., LeaseStore]
+) -> None:
+    """A call that waits for another's row notes when it got it, and not when it began."""
+    store = clients()
+    store.announce("w", {"q": 5})
+    queues, clock = postgres_tables.name("queues"), "floor(extract(epoch FROM clock_timestamp()) * 1000)"
+    ask = "SELECT count(*) AS waiting FROM pg_locks l WHERE NOT l.granted AND %s = ANY(pg_blocking_pids(l.pid))"
+    with ThreadPoolExecutor(1) as threads, postgres_tables.connection() as other, postgres_tables.connection() as admin:
+        with other.transaction():
+            other.execute(f"SELECT FROM {queues} FOR UPDATE".encode())
+            call = threads.submit(store.announce, "w", {"q": 7})
+            pid = other.info.backend_pid
+            poll_until(lambda: admin.execute(ask, [pid]).fetchone() == {"waiting": 1}, what="a call that waits")
+            told = other.execute(f"UPDATE {queues} SET announced = {clock} RETURNING announced".encode()).fetchone()
+        call.result(60)
+    [(_, note)] = store.queues().answers
+    assert note.begun_ms == 7
+    assert told is not None
+    assert note.announced_ms >= told["announced"]

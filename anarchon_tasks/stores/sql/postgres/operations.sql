@@ -113,8 +113,8 @@ END
 $$;
 
 -- name: announce
--- When a queue was last announced, and when a run of it last began, only move forward, whatever the order in which
--- workers tell it, and however long one waits for the other.
+-- When a run of a queue last began only moves forward, whatever the order in which workers tell it. When it was
+-- announced is read once its row is locked, so that a call that waited for another moves nothing back.
 CREATE OR REPLACE FUNCTION {fn_announce}(payload jsonb, at bigint, newest integer) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   refusal text := {fn_newer}(newest);
@@ -124,7 +124,7 @@ BEGIN
   INSERT INTO {queues} AS q (queue, announced, begun)
   SELECT said ->> 0, now_ms, max((said ->> 1)::bigint) FROM jsonb_array_elements(payload) said GROUP BY 1 ORDER BY 1
   ON CONFLICT (queue) DO UPDATE SET
-    announced = greatest(q.announced, excluded.announced), begun = greatest(q.begun, excluded.begun);
+    announced = {fn_now_ms}(at), begun = greatest(q.begun, excluded.begun);
   RETURN {fn_reply}(now_ms, '{{}}');
 END
 $$;
