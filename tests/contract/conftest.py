@@ -22,11 +22,21 @@ if TYPE_CHECKING:
 @pytest.fixture
 def postgres_tables(postgres_url: str) -> EmptyTables:
     """The tables of one store, empty, in a database that tests share."""
+    return _empty_tables(postgres_url)
+
+
+@pytest.fixture
+def lone_postgres_tables(own_postgres: PostgresServer) -> EmptyTables:
+    """The same on a server that nobody else uses: no transaction of others keeps old rows alive."""
+    return _empty_tables(own_postgres.url)
+
+
+def _empty_tables(url: str) -> EmptyTables:
     from anarchon_tasks.stores import PostgresBackend
     from tests.contract.postgres_adapter import EmptyTables, new_table
 
-    tables = EmptyTables(postgres_url, new_table())
-    store = PostgresBackend(postgres_url, table=tables.table).open()
+    tables = EmptyTables(url, new_table())
+    store = PostgresBackend(url, table=tables.table).open()
     store.time()
     store.close()
     return tables

@@ -105,17 +105,17 @@ def _updates(tables: EmptyTables) -> tuple[int, int]:
     return row["n_tup_upd"], row["n_tup_hot_upd"]
 
 
-def test_heartbeats_touch_no_index(postgres_tables: EmptyTables) -> None:
+def test_heartbeats_touch_no_index(lone_postgres_tables: EmptyTables) -> None:
     """Of the heartbeats of open runs, at least nine in ten change the row in its place (HOT)."""
-    life = Life(postgres_tables)
+    life = Life(lone_postgres_tables)
     life.claim()
     life.begin()
     for _ in range(40):
         life.clock.advance(10)
         life.beat()
     life.store.close()  # a server process that ends has told its numbers
-    poll_until(lambda: _updates(postgres_tables)[0] >= 4_200, what="the server's numbers")
-    updates, hot = _updates(postgres_tables)
+    poll_until(lambda: _updates(lone_postgres_tables)[0] >= 4_200, what="the server's numbers")
+    updates, hot = _updates(lone_postgres_tables)
     assert hot / updates >= 0.9, (hot, updates)
 
 
