@@ -47,9 +47,7 @@ def _print_sql(statements: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         print_json({"statements": list(statements)})
         return
-    click.echo(
-        f"-- The store of anarchon-tasks {version('anarchon-tasks')}. For its owner to run, any number of times."
-    )
+    click.echo(f"-- The store of anarchon-tasks {version('anarchon-tasks')}. Its owner may run it again and again.")
     for statement in ("BEGIN", *statements, "COMMIT"):
         click.echo(f"{statement};\n")
 
