@@ -68,3 +68,6 @@ def set_standbys(server: PostgresServer, names: str) -> None:
         poll_until(
             lambda: connection.execute("SHOW synchronous_standby_names").fetchone() == (names,), what="the new setting"
         )
+        connection.execute(
+            "CHECKPOINT"
+        )  # the process that does it is the one that makes commits wait, once it has read
