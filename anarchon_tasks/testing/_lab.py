@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from anarchon_tasks.model import Run, RunRef, Status, Trigger
 from anarchon_tasks.stores.base import (
@@ -30,7 +30,7 @@ from anarchon_tasks.stores.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 LONG_MS = 600_000
 """A lease that does not end within a test."""
@@ -59,6 +59,7 @@ class StoreAdapter(Protocol):
         ...
 
 
+@runtime_checkable
 class Alike(Protocol):
     """What an adapter can have beside that, where a namespace has a name of one's choice."""
 
@@ -69,8 +70,7 @@ class Alike(Protocol):
 
 def alike(adapter: StoreAdapter) -> Sequence[LeaseStore]:
     """Return clients of several namespaces: those that look alike, or else any two."""
-    of_adapter: Callable[[], Sequence[LeaseStore]] | None = getattr(adapter, "alike", None)
-    return of_adapter() if of_adapter is not None else [adapter.store(), adapter.elsewhere()]
+    return adapter.alike() if isinstance(adapter, Alike) else [adapter.store(), adapter.elsewhere()]
 
 
 class Lab:
